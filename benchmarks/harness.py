@@ -1,0 +1,80 @@
+"""What all benchmarks share: contenders take turns, medians are compared, and contents are checked in the same run."""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.data
+
+import stoker
+
+LOADERS: dict[str, Any] = {"torch": torch.utils.data.DataLoader, "stoker": stoker.DataLoader}
+
+
+def rounds() -> int:
+    """How often each contender runs, from the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5, help="how often each contender runs (default: 5)")
+    return int(parser.parse_args().rounds)
+
+
+def alternate(contenders: dict[str, Callable[[], float]], count: int) -> dict[str, float]:
+    """Run all contenders in turn, `count` times; the median of each. One round before that warms everything up."""
+    results: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(count + 1):
+        for name, run in contenders.items():
+            value = run()
+            if number:
+                results[name].append(value)
+    return {name: statistics.median(values) for name, values in results.items()}
+
+
+def epoch_rate(loader: Any) -> float:
+    """Samples per second over one whole epoch, from `iter()` until all workers are gone."""
+    count = 0
+    began = time.perf_counter()
+    for batch in loader:
+        count += len(batch[0])
+    return count / (time.perf_counter() - began)
+
+
+def digest(loader: Any) -> str:
+    """A fingerprint of all batches of an epoch, in order."""
+    total = hashlib.sha256()
+    torch.manual_seed(0)
+    for batch in loader:
+        for leaf in batch:
+            total.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
+            total.update(leaf.numpy().tobytes())
+    return total.hexdigest()
+
+
+def same_batches(**options: Any) -> bool:
+    """Whether torch's loader and ours give the same bytes."""
+    return len({digest(kind(**options)) for kind in LOADERS.values()}) == 1
+
+
+def compare_epochs(count: int, **options: Any) -> dict[str, float]:
+    """Samples per second of torch's loader and ours."""
+
+    def runner(kind: Any) -> Callable[[], float]:
+        return lambda: epoch_rate(kind(**options))
+
+    return alternate({name: runner(kind) for name, kind in LOADERS.items()}, count)
+
+
+def report(question: str, **values: Any) -> None:
+    """Print the answer as one line of JSON."""
+    host = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), "torch": torch.__version__}
+    print(json.dumps({"question": question, **{k: _short(v) for k, v in values.items()}, **host}))
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,0 +1,34 @@
+"""Stoker keeps accelerators fed.
+
+The public names, loaded when first used: importing stoker imports neither torch nor numpy.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stoker.meter import LoaderStats as LoaderStats
+    from stoker.torch.loader import DataLoader as DataLoader
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "DataLoader": "stoker.torch.loader",
+    "LoaderStats": "stoker.meter",
+}
+
+__all__ = ["DataLoader", "LoaderStats", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(__all__)

@@ -1,0 +1,25 @@
+"""What can go wrong, by what the caller can do about it.
+
+StokerError
+  ConfigError (ValueError)        an option or a document is wrong: change it
+  ResourceError (RuntimeError)    this host has too little memory, or too few descriptors: the message says what to change
+  CommandError                    a command cannot do what was asked: one line on stderr, exit code 1
+
+Faults of the user's own dataset keep their own type, as under torch's loader.
+"""
+
+
+class StokerError(Exception):
+    """The root of everything that Stoker raises on its own account."""
+
+
+class ConfigError(StokerError, ValueError):
+    """An option or a document is wrong."""
+
+
+class ResourceError(StokerError, RuntimeError):
+    """The host cannot give what is needed; the message names the need, what there is, and what to change."""
+
+
+class CommandError(StokerError):
+    """A command cannot do what was asked."""

@@ -1,0 +1,1 @@
+"""Learning what a host and a run can do."""

@@ -1,0 +1,151 @@
+"""Anonymous shared memory: sparse, large, and gone with its last user.
+
+A `Memory` is one descriptor of a file that has no name (`memfd_create`). It is made far longer than it will ever be
+filled: only touched pages cost memory, so everything that needs room has an offset of its own from the start and nothing
+is ever moved. Each process maps the ranges that it uses as `Mapping`s. No file system bounds it (most containers give
+/dev/shm 64 MB), and nothing is left behind by a crash. For the same reason nothing but `headroom_bytes` stands between
+its growth and the kernel's OOM killer: ask before new pages are touched.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Callable
+from multiprocessing.reduction import DupFd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+PAGE = mmap.PAGESIZE
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
+_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_MAP_NORESERVE = 0x4000
+_MREMAP_TO_FIXED_PLACE = 1 | 2
+_PUNCH_HOLE_KEEP_SIZE = 2 | 1
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class Memory:
+    """A sparse anonymous file of `length` bytes. Travels to child processes of any start method."""
+
+    def __init__(self, length: int, *, descriptor: int | None = None) -> None:
+        self.length = length
+        if descriptor is None:
+            descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, length)
+        self._descriptor = descriptor
+
+    def map(self, offset: int, length: int) -> "Mapping":
+        """Make a range visible in this process."""
+        return Mapping(self._descriptor, offset, length)
+
+    def discard(self, offset: int, length: int) -> None:
+        """Give the pages of a range back to the system. They read as zeros from then on, in every process."""
+        if _libc.fallocate(self._descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length):
+            raise _last_error("could not give shared memory back")
+
+    def close(self) -> None:
+        """Close this process's descriptor; ranges that are mapped stay valid."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # __init__ may have failed before there was a descriptor
+            self.close()
+
+    def __reduce__(self) -> tuple[Callable[..., "Memory"], tuple[Any, ...]]:
+        return _arrive, (self.length, DupFd(self._descriptor))
+
+
+def _arrive(length: int, duplicate: Any) -> Memory:
+    return Memory(length, descriptor=duplicate.detach())
+
+
+class Mapping:
+    """A range of a Memory in this process's address space. It is unmapped when nothing refers to it any more.
+
+    It is not a `mmap.mmap`, which would hold a descriptor for each mapping and run into `ulimit -n`.
+    """
+
+    __slots__ = ("_unmap", "address", "buffer", "length")
+
+    def __init__(self, descriptor: int, offset: int, length: int) -> None:
+        address = _libc.mmap(None, length, _READ_WRITE, mmap.MAP_SHARED, descriptor, offset)
+        if address == _FAILED:
+            raise _last_error(f"could not map {length:,} bytes of shared memory")
+        self.address: int = address
+        self.length = length
+        self.buffer = (ctypes.c_ubyte * length).from_address(address)
+        self._unmap = _libc.munmap
+
+    def view(self, kind: type[Bytes] = np.ndarray) -> Bytes:
+        """All bytes, as an array that does not keep the mapping alive by itself."""
+        return np.ndarray.__new__(kind, (self.length,), np.uint8, self.buffer)
+
+    def make_private(self, length: int) -> None:
+        """Put a private copy of the first `length` bytes where they stand: addresses and contents stay as they are."""
+        length = -(-length // PAGE) * PAGE
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        copy = _libc.mmap(None, length, _READ_WRITE, flags, -1, 0)
+        if copy == _FAILED:
+            raise _last_error(f"could not copy {length:,} bytes of a batch that is kept across a fork")
+        ctypes.memmove(copy, self.address, length)
+        if _libc.mremap(copy, length, length, _MREMAP_TO_FIXED_PLACE, self.address) == _FAILED:
+            error = _last_error("could not move a batch that is kept across a fork")
+            self._unmap(copy, length)
+            raise error
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # the mapping may never have been made
+            self._unmap(self.address, self.length)
+
+
+def headroom_bytes() -> int:
+    """How much more memory this process may touch: what the host has available, within the limit of every cgroup above."""
+    available = next(
+        int(line.split()[1]) * 1024
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemAvailable:")
+    )
+    return min([available, *_cgroup_headrooms()])
+
+
+def _cgroup_headrooms() -> list[int]:
+    """What each memory cgroup of this process leaves, version 1 or 2; caches that the kernel can drop count as free."""
+    found = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = Path("/sys/fs/cgroup/memory")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = root / path.lstrip("/")
+        # In a container the path may be the host's: then only the mount itself is there to see.
+        for folder in [group, *group.parents]:
+            if folder.is_relative_to(root):
+                with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
+                    limit, used = (int((folder / name).read_text()) for name in names[:2])
+                    stat = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
+                    found.append(limit - used + int(stat.get(names[2], 0)))
+    return found
+
+
+def _last_error(what: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"{what}: {os.strerror(code)}")

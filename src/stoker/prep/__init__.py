@@ -1,0 +1,1 @@
+"""Turning samples into batches."""

@@ -1,0 +1,1 @@
+"""Finished batches in shared memory, and who still reads them."""

@@ -1,0 +1,305 @@
+"""Slots: batches travel from workers to the training process without being copied, and are valid while anybody looks.
+
+Every worker owns a row of slots in one shared Memory. One byte per slot says whose turn it is, and each side writes it
+in one direction only, so there is no lock:
+
+    FREE (0)  --  the worker has filled the slot and announces it  -->  LENT (1)
+    LENT (1)  --  the training process dropped the last array over it  -->  FREE (0)
+
+The training process sees a slot through a *lease*, an array whose death ends the loan. Everything made from the batch
+(tensors, slices, `numpy()`) keeps the lease alive. A batch that is small, or comes when many are kept already, is copied
+out at once instead. Nothing here waits.
+
+A fork would give the child a second view that nobody counts. So just before a fork every lent batch is turned into
+private memory in place, and the child has its own copy as it has of everything else.
+"""
+
+import contextlib
+import itertools
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from stoker.errors import ResourceError
+from stoker.memory import PAGE, Bytes, Mapping, Memory, headroom_bytes
+
+KEPT_AS_VIEWS = 16
+"""How many batches of one worker may be kept as views; further ones are copied out."""
+COPIED_BELOW_BYTES = 16 << 10
+"""Copying so little costs less than lending it."""
+ALIGNMENT = 64
+_STRIDE = 1 << 38
+"""Address space of a slot: more than any batch, and free until touched."""
+_SMALLEST_SLOT = 1 << 16
+_RESERVE_BYTES = 32 << 20
+_CHECKED_FROM_BYTES = 1 << 20
+
+_inboxes: "weakref.WeakValueDictionary[int, Inbox]" = weakref.WeakValueDictionary()
+_keys = itertools.count()
+
+Place = tuple[int, int]
+"""A worker and the number of a slot in its row."""
+
+
+class Area:
+    """The shared memory of one iterator: a row of slots for each worker. Travels to workers of any start method."""
+
+    def __init__(self, workers: int, prefetch: int) -> None:
+        self.key = next(_keys)
+        self.workers = workers
+        self.usual = prefetch + 2  # those under way, the one in the user's hand, and the one about to be
+        self.lendable = self.usual + KEPT_AS_VIEWS  # a worker takes the lowest free slot, so a higher one means: many are kept
+        self.slots = self.lendable + prefetch  # those under way while all others are kept
+        self.turns_bytes = -(-workers * self.slots // PAGE) * PAGE
+        self.memory = Memory(self.turns_bytes + workers * self.slots * _STRIDE)
+
+    def offset(self, place: Place) -> int:
+        """Where in the memory a slot begins."""
+        worker, slot = place
+        return self.turns_bytes + (worker * self.slots + slot) * _STRIDE
+
+    def map_turns(self) -> tuple[Mapping, Any]:
+        """The bytes that say whose turn each slot is, and the mapping that they need."""
+        mapping = self.memory.map(0, self.turns_bytes)
+        return mapping, mapping.view().reshape(-1)[: self.workers * self.slots].reshape(self.workers, self.slots)
+
+
+class _Lease(np.ndarray[Any, Any]):
+    """All bytes of a slot. Not handed out: what is handed out lies over it and keeps it alive."""
+
+    mapping: Mapping
+
+
+def _lease(mapping: Mapping) -> _Lease:
+    lease = mapping.view(_Lease)
+    lease.mapping = mapping  # type: ignore[attr-defined]
+    return lease  # type: ignore[return-value]
+
+
+class _Slot:
+    """A slot as its worker sees it."""
+
+    __slots__ = ("lease", "leases", "mapping", "number", "touched", "used")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.used = self.touched = 0
+        self.mapping: Mapping | None = None
+        self.lease: _Lease | None = None
+        self.leases: list[weakref.ref[_Lease]] = []
+
+    def still_looked_at(self) -> bool:
+        """Whether user code in the worker has kept something of the last batch."""
+        return any(lease() is not None for lease in self.leases)
+
+
+class Outbox:
+    """The worker's side: claim a slot, take room in it piece by piece, announce it.
+
+    `room` outside of `claim` and `announce` is refused, because there is no batch that it could belong to.
+    """
+
+    def __init__(self, area: Area, worker: int) -> None:
+        self.area = area
+        self.worker = worker
+        self._mapping, turns = area.map_turns()
+        self._turns = memoryview(turns[worker])
+        self._slots: list[_Slot] = []
+        self._current: _Slot | None = None
+        self._longest = _SMALLEST_SLOT
+
+    def claim(self) -> bool:
+        """Take a free slot, the one used before if possible: its pages are there. False when all are kept by somebody."""
+        self._give_back_unusual()
+        for slot in self._slots:
+            if not self._turns[slot.number] and not slot.still_looked_at():
+                break
+        else:
+            if len(self._slots) == self.area.slots:
+                return False
+            slot = _Slot(len(self._slots))
+            self._slots.append(slot)
+        slot.used = 0
+        slot.leases.clear()
+        self._current = slot
+        self._lease(slot)
+        return True
+
+    def room(self, length: int) -> tuple[int, Bytes]:
+        """The next `length` bytes of the claimed slot, and their offset."""
+        slot = self._current
+        assert slot is not None and slot.lease is not None
+        start, end = slot.used, slot.used + length
+        if end > slot.touched:
+            self._check_headroom(end - slot.touched)
+            slot.touched = end
+        if end > len(slot.lease):
+            # What is laid out already stays where it is: both mappings show the same pages.
+            self._longest = 1 << (end - 1).bit_length()
+            self._lease(slot)
+        slot.used = -(-end // ALIGNMENT) * ALIGNMENT
+        return start, np.ndarray((length,), np.uint8, slot.lease, start)  # type: ignore[arg-type]
+
+    def find(self, address: int) -> int | None:
+        """The offset of what lies at an address, if it lies in the claimed slot."""
+        slot = self._current
+        assert slot is not None
+        for reference in slot.leases:
+            lease = reference()
+            if lease is not None and 0 <= address - lease.mapping.address < lease.mapping.length:
+                return address - lease.mapping.address
+        return None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether a batch is being made."""
+        return self._current is not None
+
+    def abandon(self) -> None:
+        """Forget the claimed slot; it is free again."""
+        if self._current is not None:
+            self._current.lease = None
+            self._current = None
+
+    def announce(self) -> tuple[int, int, int]:
+        """Lend the claimed slot to the training process: its number, the length of its mapping, the bytes in use."""
+        slot = self._current
+        assert slot is not None and slot.mapping is not None
+        self.abandon()
+        self._turns[slot.number] = 1
+        return slot.number, slot.mapping.length, slot.used
+
+    def _lease(self, slot: _Slot) -> None:
+        if slot.mapping is None or slot.mapping.length < self._longest:
+            slot.mapping = self.area.memory.map(self.area.offset((self.worker, slot.number)), self._longest)
+        slot.lease = _lease(slot.mapping)
+        slot.leases.append(weakref.ref(slot.lease))
+
+    def _give_back_unusual(self) -> None:
+        """Return the memory of slots that exist only because the user once kept many batches."""
+        while len(self._slots) > self.area.usual:
+            slot = self._slots[-1]
+            if self._turns[slot.number] or slot.still_looked_at():
+                return
+            self._slots.pop()
+            self.area.memory.discard(self.area.offset((self.worker, slot.number)), _STRIDE)
+
+    def _check_headroom(self, more: int) -> None:
+        if more < _CHECKED_FROM_BYTES:
+            return
+        available = headroom_bytes()
+        needed = more * self.area.workers + _RESERVE_BYTES  # the other workers are about to ask for the same
+        if needed > available:
+            raise ResourceError(
+                f"not enough memory for another batch: {self.area.workers} workers need {needed >> 20} MiB more and "
+                f"{max(0, available) >> 20} MiB are available. Lower batch_size, num_workers or prefetch_factor, keep "
+                "fewer batches, or raise the memory limit of this process (cgroup or container)."
+            )
+
+
+class _Loan(weakref.ref[_Lease]):
+    """A lent slot, until its lease dies."""
+
+    __slots__ = ("mapping", "place", "used")
+    mapping: Mapping
+    place: Place
+    used: int
+
+    def __new__(cls, lease: _Lease, ended: Callable[["_Loan"], None], *_: object) -> Self:
+        return super().__new__(cls, lease, ended)  # type: ignore[arg-type]
+
+    def __init__(self, lease: _Lease, ended: Callable[["_Loan"], None], place: Place, used: int) -> None:
+        super().__init__(lease, ended)  # type: ignore[call-arg]
+        self.mapping = lease.mapping
+        self.place = place
+        self.used = used
+
+
+class Inbox:
+    """The training process's side: announced slots in, arrays out that end the loan by themselves."""
+
+    def __init__(self, area: Area) -> None:
+        self.area = area
+        self._turns_mapping, self._turns = area.map_turns()
+        self._mappings: dict[Place, Mapping] = {}
+        self._loans: dict[Place, _Loan] = {}
+        self._closed = False
+        self._owner = os.getpid()
+        _inboxes[area.key] = self
+
+    @property
+    def lent(self) -> int:
+        """How many slots somebody in this process is looking at."""
+        return len(self._loans)
+
+    def open(self, place: Place, length: int, used: int) -> Bytes:
+        """The bytes of an announced slot."""
+        mapping = self._mappings.get(place)
+        if mapping is None or mapping.length < length:
+            mapping = self.area.memory.map(self.area.offset(place), length)
+            if place[1] < self.area.usual:
+                self._mappings[place] = mapping
+        if used < COPIED_BELOW_BYTES or place[1] >= self.area.lendable:
+            copy: Bytes = mapping.view()[:used].copy()
+            self._turns[place] = 0
+            return copy
+        lease = _lease(mapping)
+        self._loans[place] = _Loan(lease, self._ended, place, used)
+        return lease
+
+    def _ended(self, loan: _Loan) -> None:
+        # May run inside the garbage collector, at any line of any thread: no lock, nothing that could wait.
+        self._loans.pop(loan.place)
+        self._free(loan.place)
+
+    def _free(self, place: Place) -> None:
+        if not self._closed:
+            self._turns[place] = 0
+            return
+        self.area.memory.discard(self.area.offset(place), _STRIDE)
+        if not self._loans:
+            self.area.memory.close()
+
+    def make_private(self) -> None:
+        """Turn every lent batch into private memory, so that a child process may keep it too."""
+        for place, loan in list(self._loans.items()):
+            self._loans.pop(place)
+            self._mappings.pop(place, None)
+            with contextlib.suppress(OSError):  # no memory for a copy: then the slot is never filled again, for the child's sake
+                loan.mapping.make_private(loan.used)
+                self._free(place)
+
+    def close(self) -> None:
+        """Give back all memory but that of batches which are still looked at; theirs goes with them."""
+        if self._closed or self._owner != os.getpid():  # a forked child inherits this object, not the memory
+            return
+        self._closed = True
+        self._mappings.clear()
+        start = 0
+        for place in sorted(self._loans):
+            here = self.area.offset(place)
+            self._discard(start, here)
+            start = here + _STRIDE
+        self._discard(start, self.area.memory.length)
+        if not self._loans:
+            self.area.memory.close()
+
+    def _discard(self, start: int, end: int) -> None:
+        if end > start:
+            self.area.memory.discard(start, end - start)
+
+
+def find_inbox(key: int) -> Inbox:
+    """The inbox of an area in this process."""
+    return _inboxes[key]
+
+
+def _before_fork() -> None:
+    for inbox in list(_inboxes.values()):
+        inbox.make_private()
+
+
+os.register_at_fork(before=_before_fork)

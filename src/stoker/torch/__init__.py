@@ -1,0 +1,1 @@
+"""The PyTorch face: all that knows tensors and torch's rules."""

@@ -1,0 +1,134 @@
+"""Tensors on their way through a slot: collated in place, reduced to a few numbers, rebuilt over the same memory.
+
+Only what is certain is done here: plain dense CPU tensors and plain numeric arrays. Everything else takes torch's own
+way, so that results, types and errors are torch's in every case.
+"""
+
+import contextlib
+import ctypes
+import pickle
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import reduce_tensor
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from stoker.memory import Bytes
+from stoker.stage.lease import Outbox
+
+Size = tuple[int, ...]
+Leaf = Callable[..., Any]
+
+_TORCH_DTYPE = {
+    np.dtype(name): getattr(torch, name)
+    for name in "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+}
+
+
+def collate_into(outbox: Outbox) -> None:
+    """Make torch's `default_collate` stack tensors and arrays straight into the claimed slot. For a worker process."""
+    torch_stack_tensors: Leaf = default_collate_fn_map[torch.Tensor]
+    torch_stack_arrays: Leaf = default_collate_fn_map[np.ndarray]
+
+    def stack_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+        first = batch[0]
+        length = first.nbytes * len(batch)
+        if type(first) is not torch.Tensor or not _is_plain(first) or not length or not outbox.claimed:
+            return torch_stack_tensors(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
+        out = tensor_over(outbox.room(length)[1], first.dtype, (len(batch), *first.shape))
+        return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
+
+    def stack_arrays(batch: Sequence[np.ndarray[Any, Any]], *, collate_fn_map: Any = None) -> Any:
+        first = batch[0]
+        dtype = _TORCH_DTYPE.get(first.dtype)
+        if dtype is not None and outbox.claimed and _are_alike(batch):
+            _, room = outbox.room(first.nbytes * len(batch))
+            rows = np.ndarray((len(batch) * len(first), *first.shape[1:]), first.dtype, room)  # type: ignore[arg-type]
+            with contextlib.suppress(ValueError, TypeError):  # another shape or dtype after all: torch has the words for it
+                np.concatenate(batch, out=rows, casting="no")
+                return tensor_over(room, dtype, (len(batch), *first.shape))
+        return torch_stack_arrays(batch, collate_fn_map=collate_fn_map)
+
+    def gather_numbers(kind: type, dtype: Any, torch_gather: Leaf) -> Leaf:
+        def gather(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+            if outbox.claimed and set(map(type, batch)) == {kind}:
+                _, room = outbox.room(8 * len(batch))
+                with contextlib.suppress(OverflowError):
+                    np.ndarray((len(batch),), dtype, room)[:] = batch  # type: ignore[arg-type]
+                    return tensor_over(room, _TORCH_DTYPE[np.dtype(dtype)], (len(batch),))
+            return torch_gather(batch, collate_fn_map=collate_fn_map)
+
+        return gather
+
+    default_collate_fn_map[int] = gather_numbers(int, np.int64, default_collate_fn_map[int])
+    default_collate_fn_map[float] = gather_numbers(float, np.float64, default_collate_fn_map[float])
+    default_collate_fn_map[torch.Tensor] = stack_tensors
+    default_collate_fn_map[np.ndarray] = stack_arrays
+
+
+_strides = attrgetter("strides")
+
+
+def _are_alike(batch: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Whether plain arrays can be written one after the other; `numpy.concatenate` checks the rest."""
+    first = batch[0]
+    return (
+        first.size > 0
+        and first.ndim > 0
+        and min(first.strides) >= 0  # torch takes no others
+        and set(map(type, batch)) == {np.ndarray}
+        and set(map(len, batch)) == {len(first)}
+        and list(map(_strides, batch)).count(first.strides) == len(batch)
+    )
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.is_cpu and not tensor.is_nested and not tensor.is_quantized
+
+
+class TensorReducer:
+    """How the tensors of one batch are pickled. Tensors that share memory still do on the other side."""
+
+    def __init__(self) -> None:
+        self._first_over: dict[int, torch.Tensor] = {}
+        self._copies: list[torch.Tensor] = []
+
+    def __call__(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """Reduce one tensor, see `pickle`."""
+        if not _is_plain(tensor) or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or not tensor.nbytes:
+            return reduce_tensor(tensor)  # type: ignore[no-any-return]
+        storage = tensor.untyped_storage()
+        address, length = storage.data_ptr(), storage.nbytes()
+        sizes = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+        first = self._first_over.get(address)
+        if first is not None:
+            return tensor_beside, (first, *sizes)
+        if length > 2 * tensor.nbytes:
+            # A small part of something large, a row of a dataset in memory perhaps: the part alone travels.
+            tensor = tensor.clone()
+            self._copies.append(tensor)
+            return self(tensor)
+        self._first_over[address] = tensor
+        content = pickle.PickleBuffer((ctypes.c_ubyte * length).from_address(address))
+        if tensor.is_contiguous() and length == tensor.nbytes:
+            return tensor_over, (content, *sizes[:2])
+        return strided_tensor_over, (content, *sizes)
+
+
+def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor:
+    """A contiguous tensor that lies over `content` and keeps it alive."""
+    # In place, because a view of a view is a lesser tensor: it cannot be detached in place, for one.
+    return torch.frombuffer(content, dtype=dtype).resize_(shape)
+
+
+def strided_tensor_over(content: Bytes, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:
+    """A tensor of any layout that lies over `content` and keeps it alive."""
+    return torch.frombuffer(content, dtype=dtype).as_strided_(shape, stride, offset)
+
+
+def tensor_beside(other: torch.Tensor, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:
+    """Another tensor over the memory of one that was rebuilt before."""
+    return torch.empty(0, dtype=dtype).set_(other.untyped_storage(), offset, shape, stride)  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,130 @@
+"""What happens in a worker process of the loader.
+
+torch's own worker loop runs there. `begin` comes before it, and `collate` stands where it calls `collate_fn`. Every batch
+leaves as a `Parcel`, a message of some hundred bytes about a slot; unpickling it in the training process gives the batch.
+"""
+
+import multiprocessing
+import os
+import select
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data._utils import pin_memory
+from torch.utils.data._utils import worker as torch_worker
+
+from stoker.meter import now
+from stoker.prep.batch import Piece, pack, unpack
+from stoker.stage.lease import Area, Outbox, find_inbox
+from stoker.torch.leaves import TensorReducer, collate_into
+
+_NEVER_S = 86400.0
+
+
+class Worker:
+    """The worker's part of a loader; made in the training process, begun once in each worker."""
+
+    outbox: Outbox
+
+    def __init__(self, area: Area, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+        self.area = area
+        self.collate_fn = collate_fn
+        self.batched = batched
+
+    def begin(self, number: int) -> None:
+        """Prepare this process."""
+        if _end_with_parent():
+            # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
+            torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S
+        self.outbox = Outbox(self.area, number)
+        collate_into(self.outbox)
+
+    def collate(self, samples: Any) -> Any:
+        """Collate into a slot and announce it. When every slot is kept by somebody, the batch goes torch's way."""
+        outbox = self.outbox
+        if not outbox.claim():
+            return self.collate_fn(samples)
+        try:
+            batch = self.collate_fn(samples)
+            stream, pieces = pack(batch, {torch.Tensor: TensorReducer()}, outbox)
+            slot, length, used = outbox.announce()
+        finally:
+            outbox.abandon()
+        count = count_samples(samples) if self.batched else 1
+        return Parcel(self.area.key, (outbox.worker, slot), length, used, stream, pieces, count, now())
+
+
+def count_samples(samples: Any) -> int:
+    """How many samples a batch is made of; a dataset's own batches may not say."""
+    try:
+        return len(samples)
+    except TypeError:
+        return 1
+
+
+class Parcel:
+    """An announced slot on its way to the training process, where it unpickles into what `open_parcel` returns."""
+
+    __slots__ = ("message",)
+
+    def __init__(self, *message: Any) -> None:
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_parcel, self.message
+
+
+class Arrived:
+    """A batch in the training process, with what the meter wants to know of it."""
+
+    __slots__ = ("batch", "finished", "samples", "worker")
+
+    def __init__(self, batch: Any, worker: int, samples: int, finished: float) -> None:
+        self.batch = batch
+        self.worker = worker
+        self.samples = samples
+        self.finished = finished
+
+    def pin_memory(self, device: str | None = None) -> "Arrived":
+        """Copy into page-locked memory, as torch's pinning thread asks every object that can."""
+        self.batch = pin_memory.pin_memory(self.batch, device)
+        return self
+
+
+def open_parcel(
+    area: int,
+    place: tuple[int, int],
+    length: int,
+    used: int,
+    stream: bytes | Piece,
+    pieces: tuple[Piece, ...],
+    samples: int,
+    finished: float,
+) -> Arrived:
+    """Rebuild a batch over its slot."""
+    slot = find_inbox(area).open(place, length, used)
+    return Arrived(unpack(stream, pieces, slot), place[0], samples, finished)
+
+
+def _end_with_parent() -> bool:
+    """End this process as soon as the training process is gone, however it went. False where the kernel cannot tell."""
+    parent = multiprocessing.parent_process()
+    if parent is None or parent.pid is None:
+        return False
+    try:
+        descriptor = os.pidfd_open(parent.pid)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:
+        return False
+
+    def watch() -> None:
+        gone = select.poll()
+        gone.register(descriptor, select.POLLIN)
+        gone.poll()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="stoker-parent-watch", daemon=True).start()
+    return True
