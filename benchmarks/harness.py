@@ -61,20 +61,13 @@ def same_batches(**options: Any) -> bool:
     return len({digest(kind(**options)) for kind in LOADERS.values()}) == 1
 
 
-def compare_epochs(count: int, **options: Any) -> dict[str, float]:
-    """Samples per second of torch's loader and ours."""
-
-    def runner(kind: Any) -> Callable[[], float]:
-        return lambda: epoch_rate(kind(**options))
-
-    return alternate({name: runner(kind) for name, kind in LOADERS.items()}, count)
-
-
 def report(question: str, **values: Any) -> None:
     """Print the answer as one line of JSON."""
-    host = {"cores": len(os.sched_getaffinity(0)), "python": platform.python_version(), "torch": torch.__version__}
-    print(json.dumps({"question": question, **{k: _short(v) for k, v in values.items()}, **host}))
+    versions = f"python {platform.python_version()}, torch {torch.__version__}, {len(os.sched_getaffinity(0))} cores"
+    print(json.dumps({"question": question, **_short(values), "host": versions}), flush=True)
 
 
 def _short(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _short(part) for name, part in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -40,7 +40,9 @@ class Volumes(Dataset[Any]):
 def jpeg(seed: int, width: int = 500, height: int = 375) -> bytes:
     """A picture with the detail of a photograph: smooth shapes and some grain."""
     rng = np.random.default_rng(seed)
-    coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((width, height), Image.BICUBIC)
+    coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
+        (width, height), Image.Resampling.BICUBIC
+    )
     grain = rng.normal(0, 10, (height, width, 1))
     pixels = np.clip(np.asarray(coarse, np.float32) + grain, 0, 255).astype(np.uint8)
     file = io.BytesIO()
@@ -64,7 +66,7 @@ class Jpegs(Dataset[Any]):
         return np.asarray(picture.crop((left, top, left + 224, top + 224))), index % 10
 
 
-WORKLOADS: dict[str, tuple[type[Dataset[Any]], int]] = {
+WORKLOADS: dict[str, tuple[Any, int]] = {
     "small samples": (SmallSamples, 256),
     "volumes": (Volumes, 4),
     "jpeg": (Jpegs, 64),

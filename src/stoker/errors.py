@@ -2,7 +2,7 @@
 
 StokerError
   ConfigError (ValueError)        an option or a document is wrong: change it
-  ResourceError (RuntimeError)    this host has too little memory, or too few descriptors: the message says what to change
+  ResourceError (RuntimeError)    this host has too little of something: the message says what to change
   CommandError                    a command cannot do what was asked: one line on stderr, exit code 1
 
 Faults of the user's own dataset keep their own type, as under torch's loader.

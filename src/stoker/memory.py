@@ -1,16 +1,17 @@
 """Anonymous shared memory: sparse, large, and gone with its last user.
 
 A `Memory` is one descriptor of a file that has no name (`memfd_create`). It is made far longer than it will ever be
-filled: only touched pages cost memory, so everything that needs room has an offset of its own from the start and nothing
-is ever moved. Each process maps the ranges that it uses as `Mapping`s. No file system bounds it (most containers give
-/dev/shm 64 MB), and nothing is left behind by a crash. For the same reason nothing but `headroom_bytes` stands between
-its growth and the kernel's OOM killer: ask before new pages are touched.
+filled: only touched pages cost memory, so everything that needs room has an offset of its own from the start and
+nothing is ever moved. Each process maps the ranges that it uses as `Mapping`s. No file system bounds it (most containers
+give /dev/shm 64 MB), and nothing is left behind by a crash. For the same reason nothing but `headroom_bytes` stands
+between its growth and the kernel's OOM killer: ask before new pages are touched.
 """
 
 import contextlib
 import ctypes
 import mmap
 import os
+import sys
 from collections.abc import Callable
 from multiprocessing.reduction import DupFd
 from pathlib import Path
@@ -28,17 +29,21 @@ _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
 _libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _MAP_NORESERVE = 0x4000
 _MREMAP_TO_FIXED_PLACE = 1 | 2
 _PUNCH_HOLE_KEEP_SIZE = 2 | 1
+_MADV_POPULATE_WRITE = 23
 _FAILED = ctypes.c_void_p(-1).value
 
 
 class Memory:
     """A sparse anonymous file of `length` bytes. Travels to child processes of any start method."""
+
+    _descriptor = -1
 
     def __init__(self, length: int, *, descriptor: int | None = None) -> None:
         self.length = length
@@ -52,8 +57,8 @@ class Memory:
         return Mapping(self._descriptor, offset, length)
 
     def discard(self, offset: int, length: int) -> None:
-        """Give the pages of a range back to the system. They read as zeros from then on, in every process."""
-        if _libc.fallocate(self._descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length):
+        """Give the pages of a range back to the system, unless closed. They read as zeros from then on, in every process."""
+        if self._descriptor >= 0 and _libc.fallocate(self._descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length):
             raise _last_error("could not give shared memory back")
 
     def close(self) -> None:
@@ -62,8 +67,8 @@ class Memory:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # __init__ may have failed before there was a descriptor
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # then half of Python is gone, and the kernel does it
             self.close()
 
     def __reduce__(self) -> tuple[Callable[..., "Memory"], tuple[Any, ...]]:
@@ -80,20 +85,25 @@ class Mapping:
     It is not a `mmap.mmap`, which would hold a descriptor for each mapping and run into `ulimit -n`.
     """
 
-    __slots__ = ("_unmap", "address", "buffer", "length")
+    __slots__ = ("address", "buffer", "length")
 
     def __init__(self, descriptor: int, offset: int, length: int) -> None:
+        self.address = 0
         address = _libc.mmap(None, length, _READ_WRITE, mmap.MAP_SHARED, descriptor, offset)
         if address == _FAILED:
             raise _last_error(f"could not map {length:,} bytes of shared memory")
-        self.address: int = address
+        self.address = address
         self.length = length
-        self.buffer = (ctypes.c_ubyte * length).from_address(address)
-        self._unmap = _libc.munmap
+        self.buffer: Any = (ctypes.c_ubyte * length).from_address(address)
 
     def view(self, kind: type[Bytes] = np.ndarray) -> Bytes:
         """All bytes, as an array that does not keep the mapping alive by itself."""
         return np.ndarray.__new__(kind, (self.length,), np.uint8, self.buffer)
+
+    def populate(self, start: int, end: int) -> None:
+        """Take the pages of a range from the system in one go, which costs less than one by one as they are touched."""
+        start = start // PAGE * PAGE
+        _libc.madvise(self.address + start, end - start, _MADV_POPULATE_WRITE)  # kernels before 5.14 refuse: no harm
 
     def make_private(self, length: int) -> None:
         """Put a private copy of the first `length` bytes where they stand: addresses and contents stay as they are."""
@@ -105,16 +115,16 @@ class Mapping:
         ctypes.memmove(copy, self.address, length)
         if _libc.mremap(copy, length, length, _MREMAP_TO_FIXED_PLACE, self.address) == _FAILED:
             error = _last_error("could not move a batch that is kept across a fork")
-            self._unmap(copy, length)
+            _libc.munmap(copy, length)
             raise error
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # the mapping may never have been made
-            self._unmap(self.address, self.length)
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.address and not ending():
+            _libc.munmap(self.address, self.length)
 
 
 def headroom_bytes() -> int:
-    """How much more memory this process may touch: what the host has available, within the limit of every cgroup above."""
+    """How much more memory this process may touch: what the host has, within the limit of every cgroup above."""
     available = next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/meminfo").read_text().splitlines()

@@ -1,8 +1,8 @@
 """A batch as a short stream and the pieces of memory that it refers to.
 
-Whatever a batch consists of is pickled (protocol 5); the contents of arrays and tensors stay out of the stream. They lie
-in the slot already, because they were collated there, or are copied into it now. Small streams travel by themselves, long
-ones in the slot too. The two ends are processes of one user and one loader: nothing else is ever unpickled here.
+Whatever a batch consists of is pickled (protocol 5); the contents of arrays and tensors stay out of the stream. They
+lie in the slot already, because they were collated there, or are copied into it now. Small streams travel by themselves,
+long ones in the slot too. The two ends are processes of one user and one loader: nothing else is ever unpickled here.
 """
 
 import io
@@ -66,8 +66,8 @@ def unpack(stream: bytes | Piece, pieces: Iterable[Piece], slot: Bytes) -> Any:
         content = slot[start : start + length].tobytes()
         count = int.from_bytes(content[:8], "little")
         table = np.frombuffer(content, np.int64, 2 * count, 8).reshape(-1, 2)
-        pieces, stream = table.tolist(), content[8 + table.nbytes :]
-    return pickle.loads(stream, buffers=[np.ndarray((length,), np.uint8, slot, start) for start, length in pieces])  # type: ignore[arg-type]
+        pieces, stream = [(start, length) for start, length in table.tolist()], content[8 + table.nbytes :]
+    return pickle.loads(stream, buffers=[np.ndarray((length,), np.uint8, slot, start) for start, length in pieces])
 
 
 def _place(content: memoryview, room: Room) -> Piece:

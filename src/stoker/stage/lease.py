@@ -17,11 +17,13 @@ private memory in place, and the child has its own copy as it has of everything 
 import contextlib
 import itertools
 import os
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stoker.errors import ResourceError
 from stoker.memory import PAGE, Bytes, Mapping, Memory, headroom_bytes
@@ -50,21 +52,33 @@ class Area:
     def __init__(self, workers: int, prefetch: int) -> None:
         self.key = next(_keys)
         self.workers = workers
+        self.prefetch = prefetch
         self.usual = prefetch + 2  # those under way, the one in the user's hand, and the one about to be
-        self.lendable = self.usual + KEPT_AS_VIEWS  # a worker takes the lowest free slot, so a higher one means: many are kept
+        self.lendable = (
+            self.usual + KEPT_AS_VIEWS
+        )  # a worker takes the lowest free slot, so a higher one means: many are kept
         self.slots = self.lendable + prefetch  # those under way while all others are kept
-        self.turns_bytes = -(-workers * self.slots // PAGE) * PAGE
-        self.memory = Memory(self.turns_bytes + workers * self.slots * _STRIDE)
+        self._head_bytes = -(-workers * self.slots * 9 // PAGE) * PAGE
+        self.memory = Memory(self._head_bytes + workers * self.slots * _STRIDE)
 
     def offset(self, place: Place) -> int:
         """Where in the memory a slot begins."""
         worker, slot = place
-        return self.turns_bytes + (worker * self.slots + slot) * _STRIDE
+        return self._head_bytes + (worker * self.slots + slot) * _STRIDE
 
-    def map_turns(self) -> tuple[Mapping, Any]:
-        """The bytes that say whose turn each slot is, and the mapping that they need."""
-        mapping = self.memory.map(0, self.turns_bytes)
-        return mapping, mapping.view().reshape(-1)[: self.workers * self.slots].reshape(self.workers, self.slots)
+    def discard(self, place: Place) -> None:
+        """Give the memory of a slot back."""
+        self.memory.discard(self.offset(place), _STRIDE)
+
+
+class _Head:
+    """What the two sides know of each slot: whose turn it is, and how many of its bytes have been touched."""
+
+    def __init__(self, area: Area) -> None:
+        shape = area.workers, area.slots
+        self._mapping = area.memory.map(0, area._head_bytes)
+        self.touched: NDArray[np.int64] = np.ndarray(shape, np.int64, self._mapping.buffer)
+        self.turns: NDArray[np.uint8] = np.ndarray(shape, np.uint8, self._mapping.buffer, self.touched.nbytes)
 
 
 class _Lease(np.ndarray[Any, Any]):
@@ -84,9 +98,10 @@ class _Slot:
 
     __slots__ = ("lease", "leases", "mapping", "number", "touched", "used")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, touched: int) -> None:
         self.number = number
-        self.used = self.touched = 0
+        self.touched = touched
+        self.used = 0
         self.mapping: Mapping | None = None
         self.lease: _Lease | None = None
         self.leases: list[weakref.ref[_Lease]] = []
@@ -105,8 +120,9 @@ class Outbox:
     def __init__(self, area: Area, worker: int) -> None:
         self.area = area
         self.worker = worker
-        self._mapping, turns = area.map_turns()
-        self._turns = memoryview(turns[worker])
+        self._head = _Head(area)
+        self._turns = memoryview(self._head.turns[worker])
+        self._touched = memoryview(self._head.touched[worker])
         self._slots: list[_Slot] = []
         self._current: _Slot | None = None
         self._longest = _SMALLEST_SLOT
@@ -120,7 +136,7 @@ class Outbox:
         else:
             if len(self._slots) == self.area.slots:
                 return False
-            slot = _Slot(len(self._slots))
+            slot = _Slot(len(self._slots), self._touched[len(self._slots)])
             self._slots.append(slot)
         slot.used = 0
         slot.leases.clear()
@@ -133,15 +149,14 @@ class Outbox:
         slot = self._current
         assert slot is not None and slot.lease is not None
         start, end = slot.used, slot.used + length
-        if end > slot.touched:
-            self._check_headroom(end - slot.touched)
-            slot.touched = end
         if end > len(slot.lease):
             # What is laid out already stays where it is: both mappings show the same pages.
             self._longest = 1 << (end - 1).bit_length()
             self._lease(slot)
+        if end > slot.touched:
+            self._touch(slot, end)
         slot.used = -(-end // ALIGNMENT) * ALIGNMENT
-        return start, np.ndarray((length,), np.uint8, slot.lease, start)  # type: ignore[arg-type]
+        return start, np.ndarray((length,), np.uint8, slot.lease, start)
 
     def find(self, address: int) -> int | None:
         """The offset of what lies at an address, if it lies in the claimed slot."""
@@ -185,11 +200,18 @@ class Outbox:
             if self._turns[slot.number] or slot.still_looked_at():
                 return
             self._slots.pop()
-            self.area.memory.discard(self.area.offset((self.worker, slot.number)), _STRIDE)
+            self._touched[slot.number] = 0
+            self.area.discard((self.worker, slot.number))
+
+    def _touch(self, slot: _Slot, end: int) -> None:
+        assert slot.mapping is not None
+        more = end - slot.touched
+        if more >= _CHECKED_FROM_BYTES:
+            self._check_headroom(more)
+            slot.mapping.populate(slot.touched, end)
+        slot.touched = self._touched[slot.number] = end
 
     def _check_headroom(self, more: int) -> None:
-        if more < _CHECKED_FROM_BYTES:
-            return
         available = headroom_bytes()
         needed = more * self.area.workers + _RESERVE_BYTES  # the other workers are about to ask for the same
         if needed > available:
@@ -209,7 +231,7 @@ class _Loan(weakref.ref[_Lease]):
     used: int
 
     def __new__(cls, lease: _Lease, ended: Callable[["_Loan"], None], *_: object) -> Self:
-        return super().__new__(cls, lease, ended)  # type: ignore[arg-type]
+        return super().__new__(cls, lease, ended)
 
     def __init__(self, lease: _Lease, ended: Callable[["_Loan"], None], place: Place, used: int) -> None:
         super().__init__(lease, ended)  # type: ignore[call-arg]
@@ -221,9 +243,12 @@ class _Loan(weakref.ref[_Lease]):
 class Inbox:
     """The training process's side: announced slots in, arrays out that end the loan by themselves."""
 
+    _closed = True
+
     def __init__(self, area: Area) -> None:
         self.area = area
-        self._turns_mapping, self._turns = area.map_turns()
+        self._head = _Head(area)
+        self._turns = self._head.turns
         self._mappings: dict[Place, Mapping] = {}
         self._loans: dict[Place, _Loan] = {}
         self._closed = False
@@ -259,7 +284,7 @@ class Inbox:
         if not self._closed:
             self._turns[place] = 0
             return
-        self.area.memory.discard(self.area.offset(place), _STRIDE)
+        self.area.discard(place)
         if not self._loans:
             self.area.memory.close()
 
@@ -268,9 +293,20 @@ class Inbox:
         for place, loan in list(self._loans.items()):
             self._loans.pop(place)
             self._mappings.pop(place, None)
-            with contextlib.suppress(OSError):  # no memory for a copy: then the slot is never filled again, for the child's sake
+            with contextlib.suppress(
+                OSError
+            ):  # no memory for a copy: then the slot is never filled again, for the child's sake
                 loan.mapping.make_private(loan.used)
                 self._free(place)
+
+    def renew(self) -> None:
+        """Make all slots but the lent ones free for other workers, once the ones before are gone. Usual ones stay warm."""
+        for place in itertools.product(range(self.area.workers), range(self.area.slots)):
+            if place not in self._loans:
+                self._turns[place] = 0
+                if place[1] >= self.area.usual and self._head.touched[place]:
+                    self._head.touched[place] = 0
+                    self.area.discard(place)
 
     def close(self) -> None:
         """Give back all memory but that of batches which are still looked at; theirs goes with them."""
@@ -290,6 +326,10 @@ class Inbox:
     def _discard(self, start: int, end: int) -> None:
         if end > start:
             self.area.memory.discard(start, end - start)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
+            self.close()
 
 
 def find_inbox(key: int) -> Inbox:

@@ -12,11 +12,11 @@ worker reads on, and a worker that cannot report goes on asking whether it shoul
 The names of the methods are those of a queue, because torch calls them.
 """
 
-import contextlib
 import os
 import pickle
 import queue
 import select
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -59,6 +59,8 @@ def _frame(message: object) -> bytes:
 class _Ends:
     """The two ends of a pipe, as far as this process holds them."""
 
+    reader = writer = -1
+
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.writer, False)
@@ -78,8 +80,8 @@ class _Ends:
         self.reader = -1 if self.reader in descriptors else self.reader
         self.writer = -1 if self.writer in descriptors else self.writer
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # the pipe may never have been made
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
             self.close_reader()
             self.close_writer()
 
@@ -176,8 +178,12 @@ class _WorkerReports:
 class ReportLines:
     """The training process's end of all report lines."""
 
+    _wake = -1
+
     def __init__(self, orders: list[OrderLine], workers: int) -> None:
-        self.lines = [_Ends() for _ in range(workers)]
+        self.lines: list[_Ends] = []
+        for _ in range(workers):
+            self.lines.append(_Ends())
         self._orders = orders
         self._frames = {line.reader: _Frames() for line in self.lines}
         self._messages: deque[bytes] = deque()
@@ -232,8 +238,8 @@ class ReportLines:
     def cancel_join_thread(self) -> None:
         """A queue's method; there is no thread here."""
 
-    def __del__(self) -> None:
-        with contextlib.suppress(AttributeError):  # __init__ may have run out of descriptors
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
             self.close()
 
 

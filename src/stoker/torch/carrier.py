@@ -6,6 +6,7 @@ torch's iterators keep their worker protocol, order, errors and shutdown. Ours d
 
 import signal
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch.multiprocessing
@@ -31,29 +32,37 @@ class _Instead:
         return getattr(self._loader, name)
 
 
+class _CountingCollate:
+    """The user's `collate_fn`, and how many samples it was given last."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+        self.collate_fn = collate_fn
+        self.batched = batched
+        self.samples = 0
+
+    def __call__(self, samples: Any) -> Any:
+        self.samples = count_samples(samples) if self.batched else 1
+        return self.collate_fn(samples)
+
+
 class InlineIter(torch_dataloader._SingleProcessDataLoaderIter):
     """`num_workers=0`: torch's own iterator, metered."""
 
     def __init__(self, loader: Any, meter: Meter) -> None:
         self._began = now()
         self._meter = meter
-        self._samples = 0
-        self._user_collate = loader.collate_fn
-        super().__init__(_Instead(loader, collate_fn=self._collate_and_count))
+        self._collate = _CountingCollate(loader.collate_fn, batched=loader._auto_collation)
+        super().__init__(_Instead(loader, collate_fn=self._collate))
         meter.workers = 0
         self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
-    def _collate_and_count(self, samples: Any) -> Any:
-        self._samples = count_samples(samples) if self._auto_collation else 1
-        return self._user_collate(samples)
-
     def _next_data(self) -> Any:
         began = now()
-        data = super()._next_data()  # type: ignore[no-untyped-call]
+        data = super()._next_data()
         meter, ended = self._meter, now()
         meter.wait_s += ended - began
         meter.prep_s += ended - began
-        meter.samples += self._samples
+        meter.samples += self._collate.samples
         meter.batches += 1
         if self._num_yielded == 0:
             meter.first_batch_s = ended - self._began
@@ -61,16 +70,20 @@ class InlineIter(torch_dataloader._SingleProcessDataLoaderIter):
 
 
 class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
-    """`num_workers>0`: torch's workers and queues, batches in slots."""
+    """`num_workers>0`: torch's workers, messages over lines, batches in slots."""
 
-    def __init__(self, loader: Any, meter: Meter) -> None:
+    _shutdown = True
+    _lines: LinedContext | None = None
+    _inbox: Inbox | None = None
+
+    def __init__(self, loader: Any, meter: Meter, spares: list[Inbox]) -> None:
         self._began = now()
         self._meter = meter
+        self._spares = spares
         self._asked: list[deque[float]] = [deque() for _ in range(loader.num_workers)]
         self._busy_until = [0.0] * loader.num_workers
-        area = Area(loader.num_workers, loader.prefetch_factor)
-        self._inbox = Inbox(area)
-        worker = Worker(area, loader.collate_fn, batched=loader._auto_collation)
+        self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor)
+        worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
         context = loader.multiprocessing_context or torch.multiprocessing
         self._lines = LinedContext(context, loader.num_workers, worker.begin)
         super().__init__(_Instead(loader, collate_fn=worker.collate, multiprocessing_context=self._lines))
@@ -83,7 +96,7 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
             self._began = now()
         for asked in self._asked:
             asked.clear()
-        super()._reset(loader, first_iter)  # type: ignore[no-untyped-call]
+        super()._reset(loader, first_iter)
 
     def _try_put_index(self) -> None:
         number = self._send_idx
@@ -93,7 +106,7 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
 
     def _next_data(self) -> Any:
         began = now()
-        data = super()._next_data()  # type: ignore[no-untyped-call]
+        data = super()._next_data()
         meter, ended = self._meter, now()
         meter.wait_s += ended - began
         meter.batches += 1
@@ -102,19 +115,20 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
         return data
 
     def _process_data(self, data: Any, *worker: int) -> Any:
-        data = super()._process_data(data, *worker)  # type: ignore[no-untyped-call]
+        number = worker[0] if worker else getattr(data, "worker", 0)  # torch before 2.6 does not say whose it is
+        asked = self._asked[number].popleft() if self._asked[number] else 0.0
+        data = super()._process_data(data, *worker)
         if type(data) is not Arrived:
             return data
-        asked, worker_id, finished = self._asked[data.worker], data.worker, data.finished
-        began = max(asked.popleft() if asked else finished, self._busy_until[worker_id])
-        self._busy_until[worker_id] = finished
-        self._meter.prep_s += max(0.0, finished - began)
+        # The worker was busy with this batch since it was asked for it, or since it was done with the one before.
+        began, self._busy_until[number] = max(asked, self._busy_until[number]), data.finished
+        self._meter.prep_s += max(0.0, data.finished - began)
         self._meter.samples += data.samples
         return data.batch
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:
-            return super()._try_get_data(timeout)  # type: ignore[no-untyped-call]
+            return super()._try_get_data(timeout)
         except RuntimeError as error:
             ends = ", ".join(
                 f"worker {number} (pid {worker.pid}) {_how_it_ended(worker.exitcode)}"
@@ -127,7 +141,7 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
 
     def _get_data(self) -> Any:
         try:
-            return super()._get_data()  # type: ignore[no-untyped-call]
+            return super()._get_data()
         except RuntimeError as error:
             if "timed out" not in str(error):
                 raise
@@ -138,10 +152,32 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
             ) from None
 
     def _shutdown_workers(self) -> None:
-        super()._shutdown_workers()  # type: ignore[no-untyped-call]
-        if getattr(self, "_shutdown", True):  # torch leaves it to the kernel when the interpreter ends
-            self._lines.close()
-            self._inbox.close()
+        super()._shutdown_workers()
+        if not self._shutdown:
+            return  # the interpreter ends, and torch leaves it to the kernel
+        lines, inbox = self._lines, self._inbox
+        self._lines = self._inbox = None
+        if lines is not None:
+            lines.close()
+        if inbox is not None:
+            self._put_away(inbox)
+
+    def _put_away(self, inbox: Inbox) -> None:
+        """Keep the slots for the next epoch, whose first batches then find their pages in place."""
+        if self._spares or any(worker.is_alive() for worker in getattr(self, "_workers", ())):
+            inbox.close()
+        else:
+            inbox.renew()
+            self._spares.append(inbox)
+
+
+def _take_spare(spares: list[Inbox], workers: int, prefetch: int) -> Inbox:
+    while spares:
+        inbox = spares.pop()
+        if (inbox.area.workers, inbox.area.prefetch) == (workers, prefetch):
+            return inbox
+        inbox.close()
+    return Inbox(Area(workers, prefetch))
 
 
 def _how_it_ended(exitcode: int) -> str:

@@ -24,7 +24,22 @@ Leaf = Callable[..., Any]
 
 _TORCH_DTYPE = {
     np.dtype(name): getattr(torch, name)
-    for name in "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+    for name in [
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "complex64",
+        "complex128",
+    ]
 }
 
 
@@ -35,19 +50,20 @@ def collate_into(outbox: Outbox) -> None:
 
     def stack_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
-        length = first.nbytes * len(batch)
-        if type(first) is not torch.Tensor or not _is_plain(first) or not length or not outbox.claimed:
+        if type(first) is not torch.Tensor or not _is_plain(first) or not first.nbytes or not outbox.claimed:
             return torch_stack_tensors(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
-        out = tensor_over(outbox.room(length)[1], first.dtype, (len(batch), *first.shape))
+        _, room = outbox.room(first.nbytes * len(batch))
+        out = tensor_over(room, first.dtype, (len(batch), *first.shape))
         return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
 
     def stack_arrays(batch: Sequence[np.ndarray[Any, Any]], *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
         dtype = _TORCH_DTYPE.get(first.dtype)
-        if dtype is not None and outbox.claimed and _are_alike(batch):
+        if dtype is not None and outbox.claimed and first.ndim and first.size and min(first.strides) >= 0:
             _, room = outbox.room(first.nbytes * len(batch))
-            rows = np.ndarray((len(batch) * len(first), *first.shape[1:]), first.dtype, room)  # type: ignore[arg-type]
-            with contextlib.suppress(ValueError, TypeError):  # another shape or dtype after all: torch has the words for it
+            rows = np.ndarray((len(batch) * len(first), *first.shape[1:]), first.dtype, room)
+            with contextlib.suppress(ValueError, TypeError):  # they differ after all: torch has the words for it
+                _check_alike(batch)
                 np.concatenate(batch, out=rows, casting="no")
                 return tensor_over(room, dtype, (len(batch), *first.shape))
         return torch_stack_arrays(batch, collate_fn_map=collate_fn_map)
@@ -57,7 +73,7 @@ def collate_into(outbox: Outbox) -> None:
             if outbox.claimed and set(map(type, batch)) == {kind}:
                 _, room = outbox.room(8 * len(batch))
                 with contextlib.suppress(OverflowError):
-                    np.ndarray((len(batch),), dtype, room)[:] = batch  # type: ignore[arg-type]
+                    np.ndarray((len(batch),), dtype, room)[:] = batch
                     return tensor_over(room, _TORCH_DTYPE[np.dtype(dtype)], (len(batch),))
             return torch_gather(batch, collate_fn_map=collate_fn_map)
 
@@ -72,17 +88,15 @@ def collate_into(outbox: Outbox) -> None:
 _strides = attrgetter("strides")
 
 
-def _are_alike(batch: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Whether plain arrays can be written one after the other; `numpy.concatenate` checks the rest."""
+def _check_alike(batch: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Raise unless these are plain arrays of one layout, as far as `numpy.concatenate` does not check it by itself."""
     first = batch[0]
-    return (
-        first.size > 0
-        and first.ndim > 0
-        and min(first.strides) >= 0  # torch takes no others
-        and set(map(type, batch)) == {np.ndarray}
-        and set(map(len, batch)) == {len(first)}
-        and list(map(_strides, batch)).count(first.strides) == len(batch)
-    )
+    if (
+        set(map(type, batch)) != {np.ndarray}
+        or set(map(len, batch)) != {len(first)}
+        or list(map(_strides, batch)).count(first.strides) != len(batch)
+    ):
+        raise ValueError
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -131,4 +145,4 @@ def strided_tensor_over(content: Bytes, dtype: torch.dtype, shape: Size, stride:
 
 def tensor_beside(other: torch.Tensor, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:
     """Another tensor over the memory of one that was rebuilt before."""
-    return torch.empty(0, dtype=dtype).set_(other.untyped_storage(), offset, shape, stride)  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=dtype).set_(other.untyped_storage(), offset, shape, stride)

@@ -7,8 +7,8 @@ The class adds nothing to what a loader means. It decides who makes the batches:
 import errno
 import inspect
 import os
+import platform
 import resource
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -92,7 +92,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             return InlineIter(self, self._meter)
         self.check_worker_number_rationality()
         try:
-            iterator = WorkersIter(self, self._meter)
+            iterator = WorkersIter(self, self._meter, self.__dict__.setdefault("_spares", []))
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
@@ -105,10 +105,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return self._meter.stats()
 
     def close(self) -> None:
-        """End all workers now. Batches that you hold stay valid; a new `iter()` starts anew."""
+        """End all workers and give all memory back now. Batches that you hold stay valid; a new `iter()` starts anew."""
         self._iterator = None
         for iterator in list(self.__dict__.get("_live", ())):
             iterator._shutdown_workers()
+        for inbox in self.__dict__.pop("_spares", ()):
+            inbox.close()
 
     def __enter__(self) -> Self:
         return self
@@ -119,14 +121,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the iterators at work, so that a loader can be pickled and copied at any time."""
-        return {name: value for name, value in self.__dict__.items() if name != "_live"}
+        """Everything but iterators and memory, so that a loader can be pickled and copied at any time."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_live", "_spares")}
 
 
 def _is_enabled() -> bool:
     if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
         return False
-    if sys.platform == "linux":
+    if platform.system() == "Linux":
         return True
     warnings.warn("stoker.DataLoader works on Linux; here it behaves as torch's own", stacklevel=4)
     return False

@@ -37,7 +37,7 @@ class Worker:
         """Prepare this process."""
         if _end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
-            torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S
+            torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
         self.outbox = Outbox(self.area, number)
         collate_into(self.outbox)
 

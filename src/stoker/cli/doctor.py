@@ -1,0 +1,37 @@
+"""Tell what this host allows, and what to change.
+
+Nothing is changed. Lines marked ! come with advice.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+
+from stoker.measure.host import Finding, findings
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the findings."""
+    found = [*findings(), *_of_torch()]
+    if options.json:
+        print(json.dumps([asdict(finding) for finding in found], indent=2))
+        return 0
+    width = max(len(finding.topic) for finding in found)
+    for finding in found:
+        print(f"{'!' if finding.advice else ' '} {finding.topic:{width}}  {finding.fact}")
+        if finding.advice:
+            print(f"  {'':{width}}  -> {finding.advice}")
+    return 0
+
+
+def _of_torch() -> list[Finding]:
+    try:
+        from stoker.torch.facts import torch_findings
+    except ImportError as error:
+        return [Finding("torch", f"cannot be imported ({error})", "Install it: `pip install 'stoker[torch]'`.")]
+    return torch_findings()

@@ -1,0 +1,113 @@
+"""What this host allows, as a list of findings: looked at, never changed."""
+
+import multiprocessing
+import os
+import platform
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.memory import Memory, headroom_bytes
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about the host."""
+
+    topic: str
+    fact: str
+    advice: str = ""
+    """What to change; empty when all is well."""
+
+
+def findings() -> Iterator[Finding]:
+    """Everything worth knowing before a run."""
+    for look in (_system, _cores, _memory, _anonymous_memory, _dev_shm, _descriptors, _processes, _start_methods):
+        yield look()
+
+
+def _system() -> Finding:
+    fact = f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
+    advice = "" if platform.system() == "Linux" else "Stoker works on Linux; here its DataLoader behaves as torch's own."
+    return Finding("system", fact, advice)
+
+
+def usable_cores() -> float:
+    """Cores that this process may use: those it is bound to, within the quota of its cgroup."""
+    bound = float(len(os.sched_getaffinity(0)))
+    return min([bound, *_quotas()])
+
+
+def _quotas() -> Iterator[float]:
+    unified, legacy = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu")
+    try:
+        if unified.exists():
+            quota, period = unified.read_text().split()
+        else:
+            quota, period = ((legacy / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+    except OSError:
+        return
+    if quota not in ("max", "-1"):
+        yield int(quota) / int(period)
+
+
+def _cores() -> Finding:
+    usable, all_cores = usable_cores(), os.cpu_count() or 1
+    advice = "" if usable >= 2 else "With one core, workers and training loop take turns: ask for more cores."
+    return Finding("cores", f"{usable:g} usable of {all_cores}", advice)
+
+
+def _memory() -> Finding:
+    room = headroom_bytes()
+    advice = "" if room >= GIB else "Little room for batches: lower batch_size or prefetch_factor, or raise the limit."
+    return Finding("memory", f"{room / GIB:.1f} GiB available to this process", advice)
+
+
+def _anonymous_memory() -> Finding:
+    return _attempt(
+        "shared memory",
+        lambda: Memory(1 << 50).close(),
+        "anonymous, not bound by /dev/shm",
+        "memfd_create is refused: allow it in the seccomp profile of the container, or set STOKER_DISABLE=1.",
+    )
+
+
+def _dev_shm() -> Finding:
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        return Finding("/dev/shm", "missing", "torch's own queues and collectives need it: mount a tmpfs there.")
+    advice = "" if free >= GIB else "Enough for Stoker; torch's own loader wants more (`docker run --shm-size=8g`)."
+    return Finding("/dev/shm", f"{free / GIB:.1f} GiB free", advice)
+
+
+def _descriptors() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = "" if soft >= 1024 else f"Raise it with `ulimit -n 4096` (the hard limit is {hard})."
+    return Finding("open files", f"up to {soft}", advice)
+
+
+def _processes() -> Finding:
+    return _attempt(
+        "parent watch",
+        lambda: os.close(os.pidfd_open(os.getpid())),
+        "workers end at once with a killed training process",
+        "pidfd_open is refused: workers of a killed process take up to 5 s to end.",
+    )
+
+
+def _start_methods() -> Finding:
+    methods = multiprocessing.get_all_start_methods()
+    return Finding("start methods", f"{', '.join(methods)} (default: {multiprocessing.get_start_method(allow_none=False)})")
+
+
+def _attempt(topic: str, act: Callable[[], None], works: str, advice: str) -> Finding:
+    try:
+        act()
+    except (OSError, AttributeError) as error:
+        return Finding(topic, f"not available ({error})", advice)
+    return Finding(topic, works)

@@ -1,0 +1,43 @@
+"""What all tests share: none may leave a process behind."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_process_left() -> Iterator[None]:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    left = _new_children(before)
+    deadline = time.monotonic() + 5
+    while left and time.monotonic() < deadline:
+        psutil.wait_procs(left, timeout=0.1)
+        left = _new_children(before)
+    assert not left, f"left running: {[' '.join(child.cmdline()) for child in left]}"
+
+
+def _new_children(before: set[int]) -> list[psutil.Process]:
+    # The forkserver and the resource tracker belong to Python and live as long as this process.
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.pid not in before
+        and child.status() != psutil.STATUS_ZOMBIE
+        and not any(word in " ".join(child.cmdline()) for word in ("resource_tracker", "forkserver"))
+    ]
+
+
+@pytest.fixture
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def scripts() -> Path:
+    """Programs that tests run as processes of their own."""
+    return Path(__file__).parent / "scripts"
