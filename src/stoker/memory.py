@@ -57,7 +57,7 @@ class Memory:
         return Mapping(self._descriptor, offset, length)
 
     def discard(self, offset: int, length: int) -> None:
-        """Give the pages of a range back to the system, unless closed. They read as zeros from then on, in every process."""
+        """Give the pages of a range back to the system, unless closed. They read as zeros from then on, everywhere."""
         if self._descriptor >= 0 and _libc.fallocate(self._descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length):
             raise _last_error("could not give shared memory back")
 

@@ -12,14 +12,16 @@ worker reads on, and a worker that cannot report goes on asking whether it shoul
 The names of the methods are those of a queue, because torch calls them.
 """
 
+import contextlib
 import os
 import pickle
 import queue
 import select
+import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any
@@ -258,6 +260,19 @@ class LinedContext:
         self._asked_for_reports = False
         self._stop: Any = None
         self._started = 0
+        self._interruptible = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Start workers within this. Ctrl-C waits until all run, so that none is interrupted while it cannot handle it."""
+        if self._interruptible:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+            self._leave_to_workers()
+        finally:
+            if self._interruptible:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def Queue(self) -> Any:  # noqa: N802
         """The lines of results at the first call, then one line of orders for each worker."""
@@ -277,13 +292,13 @@ class LinedContext:
         worker, self._started = self._started, self._started + 1
         own_orders, own_reports = self._orders[worker].ends, self._reports.lines[worker]
         others = [*(order.ends for order in self._orders), *self._reports.lines]
-        start = _Start(self._begin, worker, self._stop, own_orders.reader, own_reports.writer, others)
+        start = _Start(self._begin, worker, self._stop, own_orders.reader, own_reports.writer, others, self._interruptible)
         stand_ins = {id(self._orders[worker]): _Own.ORDERS, id(self._reports): _Own.REPORTS}
         return self._context.Process(
             target=start, args=(target, *(stand_ins.get(id(argument), argument) for argument in args))
         )
 
-    def leave_to_workers(self) -> None:
+    def _leave_to_workers(self) -> None:
         """Close the workers' ends in the training process, so that a line ends with its worker."""
         for order in self._orders:
             order.ends.close_reader()
@@ -311,7 +326,14 @@ class _Start:
     """
 
     def __init__(
-        self, begin: Callable[[int], None], worker: int, stop: Any, reader: Any, writer: Any, others: list[_Ends]
+        self,
+        begin: Callable[[int], None],
+        worker: int,
+        stop: Any,
+        reader: Any,
+        writer: Any,
+        others: list[_Ends],
+        interruptible: bool,
     ) -> None:
         self.begin = begin
         self.worker = worker
@@ -319,9 +341,11 @@ class _Start:
         self.reader = reader
         self.writer = writer
         self.others = others
+        self.interruptible = interruptible
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Start, (self.begin, self.worker, self.stop, DupFd(self.reader), DupFd(self.writer), [])
+        ends = DupFd(self.reader), DupFd(self.writer)
+        return _Start, (self.begin, self.worker, self.stop, *ends, [], self.interruptible)
 
     def __call__(self, target: Callable[..., None], *args: Any) -> None:
         reader, writer = (end if isinstance(end, int) else end.detach() for end in (self.reader, self.writer))
@@ -329,6 +353,13 @@ class _Start:
             ends.forget(reader, writer)
             ends.close_reader()
             ends.close_writer()
-        self.begin(self.worker)
         own = {_Own.ORDERS: _WorkerOrders(reader), _Own.REPORTS: _WorkerReports(writer, self.stop)}
-        target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))
+        try:
+            if self.interruptible:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            self.begin(self.worker)
+            target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))
+        except KeyboardInterrupt:
+            pass  # the training process has it too, and says so
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

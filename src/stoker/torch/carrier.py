@@ -4,6 +4,7 @@ torch's iterators keep their worker protocol, order, errors and shutdown. Ours d
 `lines`, workers collate with `Worker`, arrived batches are unwrapped and metered, and errors say who is meant.
 """
 
+import os
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -79,6 +80,7 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
     def __init__(self, loader: Any, meter: Meter, spares: list[Inbox]) -> None:
         self._began = now()
         self._meter = meter
+        self._owner = os.getpid()
         self._spares = spares
         self._asked: list[deque[float]] = [deque() for _ in range(loader.num_workers)]
         self._busy_until = [0.0] * loader.num_workers
@@ -86,8 +88,8 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
         worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
         context = loader.multiprocessing_context or torch.multiprocessing
         self._lines = LinedContext(context, loader.num_workers, worker.begin)
-        super().__init__(_Instead(loader, collate_fn=worker.collate, multiprocessing_context=self._lines))
-        self._lines.leave_to_workers()
+        with self._lines.starting():
+            super().__init__(_Instead(loader, collate_fn=worker.collate, multiprocessing_context=self._lines))
         meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
@@ -152,6 +154,8 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
             ) from None
 
     def _shutdown_workers(self) -> None:
+        if self._owner != os.getpid():
+            return  # a forked child, whose garbage collector has met an iterator that it inherited
         super()._shutdown_workers()
         if not self._shutdown:
             return  # the interpreter ends, and torch leaves it to the kernel

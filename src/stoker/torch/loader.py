@@ -6,6 +6,7 @@ The class adds nothing to what a loader means. It decides who makes the batches:
 
 import errno
 import inspect
+import multiprocessing
 import os
 import platform
 import resource
@@ -13,6 +14,8 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -97,8 +100,24 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             if error.errno != errno.EMFILE:
                 raise
             raise OSError(errno.EMFILE, _too_few_descriptors(self.num_workers)) from error
+        except (AttributeError, TypeError, PicklingError) as error:
+            self._say_what_cannot_be_sent(error)
+            raise
         self.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
         return iterator
+
+    def _say_what_cannot_be_sent(self, error: Exception) -> None:
+        method = (self.multiprocessing_context or multiprocessing).get_start_method()
+        if method == "fork":
+            return
+        for name in ("dataset", "collate_fn", "worker_init_fn"):
+            try:
+                ForkingPickler.dumps(getattr(self, name))
+            except (AttributeError, TypeError, PicklingError):
+                error.add_note(
+                    f"The {name} cannot be sent to a worker process that is started by {method!r}. Define what it refers "
+                    "to at the top of a module (no lambdas, no local classes), or pass multiprocessing_context='fork'."
+                )
 
     def stats(self) -> LoaderStats:
         """What this loader has done since it was made, over all its iterators."""

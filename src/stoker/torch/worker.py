@@ -4,6 +4,7 @@ torch's own worker loop runs there. `begin` comes before it, and `collate` stand
 leaves as a `Parcel`, a message of some hundred bytes about a slot; unpickling it in the training process gives the batch.
 """
 
+import gc
 import multiprocessing
 import os
 import select
@@ -35,6 +36,9 @@ class Worker:
 
     def begin(self, number: int) -> None:
         """Prepare this process."""
+        # What was inherited is the training process's to collect. Finalizers of its garbage must not run here, where they
+        # would lock queues and end workers that are not ours; and pages that are not looked at stay shared.
+        gc.freeze()
         if _end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
             torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]

@@ -1,0 +1,91 @@
+"""Little memory, a small /dev/shm, few descriptors: it works, or one error says what is needed and what to change."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+EPOCH = """
+import torch, stoker
+class Dataset(torch.utils.data.Dataset):
+    def __len__(self): return {count}
+    def __getitem__(self, i): return torch.full(({elements},), float(i))
+kept = []
+for batch in stoker.DataLoader(Dataset(), batch_size=4, num_workers={workers}):
+    assert (batch[0] == batch[0, 0]).all()
+    {keep}
+print("done")
+"""
+
+
+def run(prefix: str, *, workers: int = 2, elements: int = 1 << 20, count: int = 80, keep: str = "") -> tuple[int, str, str]:
+    code = EPOCH.format(workers=workers, elements=elements, count=count, keep=keep or "pass")
+    command = f"{prefix} exec {sys.executable} -W ignore -c '{code}'"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=100)
+    return result.returncode, result.stdout, result.stderr
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount file systems and make cgroups")
+
+
+@needs_root
+def test_dev_shm_of_64_mb() -> None:
+    code = "unshare -m sh -c 'mount -t tmpfs -o size=64m tmpfs /dev/shm && df -m /dev/shm | tail -1'"
+    probe = subprocess.run(["sh", "-c", code], capture_output=True, text=True)
+    assert " 64 " in probe.stdout, probe.stderr
+    inner = EPOCH.format(workers=2, elements=1 << 20, count=80, keep="kept.append(batch)")
+    mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec"
+    result = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mount} {sys.executable} -c '{inner}'"], capture_output=True, text=True, timeout=100
+    )
+    assert result.stdout == "done\n", result.stderr
+
+
+def test_few_descriptors() -> None:
+    assert run("ulimit -n 64;", keep="kept.append(batch)")[1] == "done\n"
+
+
+def test_too_few_descriptors_are_one_error_that_says_what_to_change() -> None:
+    code, out, errors = run("ulimit -n 24;", workers=12)
+    assert code == 1
+    assert not out
+    assert "12 workers need about" in errors
+    assert "may open 24 in all" in errors
+    assert "ulimit -n" in errors
+
+
+@pytest.fixture
+def memory_limit() -> Iterator[Path]:
+    """A memory cgroup of 700 MB."""
+    legacy, unified = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    group = (legacy if legacy.is_dir() else unified) / f"stoker-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"cannot make a memory cgroup: {error}")
+    try:
+        name = "memory.limit_in_bytes" if legacy.is_dir() else "memory.max"
+        (group / name).write_text(str(700 << 20))
+        yield group
+    finally:
+        group.rmdir()
+
+
+@needs_root
+def test_a_memory_limit_that_suffices(memory_limit: Path) -> None:
+    code, out, errors = run(f"echo $$ > {memory_limit}/cgroup.procs;", elements=1 << 20)
+    assert (code, out) == (0, "done\n"), errors
+
+
+@needs_root
+def test_a_memory_limit_that_does_not_is_an_error_not_a_killed_process(memory_limit: Path) -> None:
+    code, out, errors = run(f"echo $$ > {memory_limit}/cgroup.procs;", elements=12 << 20)
+    assert code == 1, errors
+    assert not out
+    assert "ResourceError" in errors
+    assert "MiB more and" in errors
+    assert "Lower batch_size, num_workers or prefetch_factor" in errors
