@@ -5,9 +5,10 @@ import hashlib
 import json
 import os
 import platform
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,15 +26,34 @@ def rounds() -> int:
     return int(parser.parse_args().rounds)
 
 
-def alternate(contenders: dict[str, Callable[[], float]], count: int) -> dict[str, float]:
-    """Run all contenders in turn, `count` times; the median of each. One round before that warms everything up."""
-    results: dict[str, list[float]] = {name: [] for name in contenders}
+class Outcome:
+    """What the contenders of one run achieved, round by round."""
+
+    def __init__(self, values: dict[str, list[float]]) -> None:
+        self.values = values
+
+    def median(self, name: str) -> float:
+        """The median of one contender."""
+        return statistics.median(self.values[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        """How one compares with another: the median over rounds, in each of which both ran within seconds."""
+        return statistics.median(left / right for left, right in zip(self.values[name], self.values[other], strict=True))
+
+    def medians(self, *names: str) -> dict[str, float]:
+        """The medians of some contenders, or of all."""
+        return {name: self.median(name) for name in names or self.values}
+
+
+def alternate(contenders: Mapping[str, Callable[[], float]], count: int) -> Outcome:
+    """Run all contenders in turn, `count` times. One round before that warms everything up."""
+    values: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(count + 1):
         for name, run in contenders.items():
             value = run()
             if number:
-                results[name].append(value)
-    return {name: statistics.median(values) for name, values in results.items()}
+                values[name].append(value)
+    return Outcome(values)
 
 
 def epoch_rate(loader: Any) -> float:
@@ -49,6 +69,7 @@ def digest(loader: Any) -> str:
     """A fingerprint of all batches of an epoch, in order."""
     total = hashlib.sha256()
     torch.manual_seed(0)
+    random.seed(0)
     for batch in loader:
         for leaf in batch:
             total.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())

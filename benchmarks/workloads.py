@@ -53,7 +53,7 @@ def jpeg(seed: int, width: int = 500, height: int = 375) -> bytes:
 class Jpegs(Dataset[Any]):
     """JPEG pictures of 500 x 375, decoded and cropped at random to 224 x 224."""
 
-    def __init__(self, count: int = 2048, bank: int = 128) -> None:
+    def __init__(self, count: int = 3072, bank: int = 128) -> None:
         self.count = count
         self.files = [jpeg(seed) for seed in range(bank)]
 
@@ -66,9 +66,18 @@ class Jpegs(Dataset[Any]):
         return np.asarray(picture.crop((left, top, left + 224, top + 224))), index % 10
 
 
+class FloatJpegs(Jpegs):
+    """The same as most training scripts want them: channels first, floats between 0 and 1."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        pixels, label = super().__getitem__(index)
+        return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div_(255), label
+
+
 WORKLOADS: dict[str, tuple[Any, int]] = {
     "small samples": (SmallSamples, 256),
     "volumes": (Volumes, 4),
     "jpeg": (Jpegs, 64),
+    "jpeg as floats": (FloatJpegs, 64),
 }
 """Dataset and batch size of each."""

@@ -269,7 +269,7 @@ def test_timeout_says_who_is_late() -> None:
 
 def test_what_cannot_be_pickled_is_an_error_not_a_hang() -> None:
     loader = stoker.DataLoader(Numbers(4), num_workers=1, collate_fn=lambda samples: threading.Lock())
-    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+    with pytest.raises(TypeError, match=r"cannot pickle '_thread.lock' object"):
         next(iter(loader))
 
 

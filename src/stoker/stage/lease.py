@@ -39,8 +39,7 @@ _SMALLEST_SLOT = 1 << 16
 _RESERVE_BYTES = 32 << 20
 _CHECKED_FROM_BYTES = 1 << 20
 
-_inboxes: "weakref.WeakValueDictionary[int, Inbox]" = weakref.WeakValueDictionary()
-_keys = itertools.count()
+_inboxes: "weakref.WeakSet[Inbox]" = weakref.WeakSet()
 
 Place = tuple[int, int]
 """A worker and the number of a slot in its row."""
@@ -50,7 +49,6 @@ class Area:
     """The shared memory of one iterator: a row of slots for each worker. Travels to workers of any start method."""
 
     def __init__(self, workers: int, prefetch: int) -> None:
-        self.key = next(_keys)
         self.workers = workers
         self.prefetch = prefetch
         self.usual = prefetch + 2  # those under way, the one in the user's hand, and the one about to be
@@ -253,7 +251,7 @@ class Inbox:
         self._loans: dict[Place, _Loan] = {}
         self._closed = False
         self._owner = os.getpid()
-        _inboxes[area.key] = self
+        _inboxes.add(self)
 
     @property
     def lent(self) -> int:
@@ -332,13 +330,8 @@ class Inbox:
             self.close()
 
 
-def find_inbox(key: int) -> Inbox:
-    """The inbox of an area in this process."""
-    return _inboxes[key]
-
-
 def _before_fork() -> None:
-    for inbox in list(_inboxes.values()):
+    for inbox in list(_inboxes):
         inbox.make_private()
 
 

@@ -13,6 +13,7 @@ The names of the methods are those of a queue, because torch calls them.
 """
 
 import contextlib
+import marshal
 import os
 import pickle
 import queue
@@ -27,8 +28,16 @@ from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any
 
 _HEADER = 4
+_PLAIN = b"plain:"
+"""How a marshalled message begins; a pickle begins otherwise."""
 _CHUNK = 1 << 16
 _STUCK_LOOK_MS = 200
+
+
+class Plain(tuple[Any, ...]):
+    """A report of nothing but plain values. It is marshalled, not pickled, and handed to `arrive` on the other side."""
+
+    __slots__ = ()
 
 
 class _Frames:
@@ -53,9 +62,21 @@ class _Frames:
         return messages
 
 
-def _frame(message: object) -> bytes:
-    content = bytes(ForkingPickler.dumps(message))
+def _frame(content: bytes) -> bytes:
     return len(content).to_bytes(_HEADER, "little") + content
+
+
+def _pickle(message: object) -> bytes:
+    return bytes(ForkingPickler.dumps(message))
+
+
+def _marshal(message: Any) -> bytes:
+    """For exact lists, tuples and dictionaries of plain values. Raises ValueError for anything else."""
+    return _PLAIN + marshal.dumps(message)
+
+
+def _open(content: bytes) -> Any:
+    return marshal.loads(memoryview(content)[len(_PLAIN) :]) if content.startswith(_PLAIN) else pickle.loads(content)
 
 
 class _Ends:
@@ -98,7 +119,11 @@ class OrderLine:
 
     def put(self, message: object) -> None:
         """Send, now or as soon as the worker has read enough."""
-        self.backlog.append(_frame(message))
+        try:
+            content = _marshal(message)  # indices are plain numbers in nearly all cases
+        except ValueError:
+            content = _pickle(message)
+        self.backlog.append(_frame(content))
         self.flush()
 
     def flush(self) -> None:
@@ -146,7 +171,7 @@ class _WorkerOrders:
             if not data:
                 raise SystemExit  # nobody is left who could order anything
             self._messages.extend(self._frames.feed(data))
-        return pickle.loads(self._messages.popleft())
+        return _open(self._messages.popleft())
 
 
 class _WorkerReports:
@@ -158,9 +183,10 @@ class _WorkerReports:
         self._poll = select.poll()
         self._poll.register(writer, select.POLLOUT)
 
-    def put(self, message: object) -> None:
+    def put(self, message: tuple[Any, Any]) -> None:
         """Report. Dropped when the training process does not listen any more."""
-        frame = memoryview(_frame(message))
+        number, content = message
+        frame = memoryview(_frame(_marshal((number, *content)) if type(content) is Plain else _pickle(message)))
         while frame:
             try:
                 frame = frame[os.write(self._writer, frame) :]
@@ -182,7 +208,8 @@ class ReportLines:
 
     _wake = -1
 
-    def __init__(self, orders: list[OrderLine], workers: int) -> None:
+    def __init__(self, orders: list[OrderLine], workers: int, arrive: Callable[..., Any]) -> None:
+        self._arrive = arrive
         self.lines: list[_Ends] = []
         for _ in range(workers):
             self.lines.append(_Ends())
@@ -207,7 +234,11 @@ class ReportLines:
                 raise queue.Empty
             if self._receive(events) and not self._messages:
                 raise queue.Empty
-        return pickle.loads(self._messages.popleft())
+        message = self._messages.popleft()
+        if not message.startswith(_PLAIN):
+            return pickle.loads(message)
+        number, *values = _open(message)
+        return number, self._arrive(*values)
 
     def _receive(self, events: list[tuple[int, int]]) -> bool:
         hung_up = False
@@ -226,7 +257,7 @@ class ReportLines:
 
     def put(self, message: object) -> None:
         """Hand a message to whoever waits in `get`, from within this process."""
-        self._messages.append(bytes(ForkingPickler.dumps(message)))
+        self._messages.append(_pickle(message))
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
@@ -248,15 +279,17 @@ class ReportLines:
 class LinedContext:
     """A multiprocessing context whose queues are lines, and whose processes call `begin(k)` before their target.
 
+    Plain reports become what `arrive(*values)` returns.
+
     It makes what torch's iterator asks for, in the order in which it asks: the queue of results, the event that stops
     all, then a queue and a process for each worker.
     """
 
-    def __init__(self, context: Any, workers: int, begin: Callable[[int], None]) -> None:
+    def __init__(self, context: Any, workers: int, begin: Callable[[int], None], arrive: Callable[..., Any]) -> None:
         self._context = context
         self._begin = begin
         self._orders: list[OrderLine] = []
-        self._reports = ReportLines(self._orders, workers)
+        self._reports = ReportLines(self._orders, workers, arrive)
         self._asked_for_reports = False
         self._stop: Any = None
         self._started = 0

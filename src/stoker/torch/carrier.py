@@ -16,7 +16,7 @@ import torch.utils.data.dataloader as torch_dataloader
 from stoker.meter import Meter, now
 from stoker.stage.lease import Area, Inbox
 from stoker.stage.lines import LinedContext
-from stoker.torch.worker import Arrived, Worker, count_samples
+from stoker.torch.worker import Arrived, Opener, Worker, count_samples
 
 LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, should their signal not have told."""
@@ -87,7 +87,7 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
         self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor)
         worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
         context = loader.multiprocessing_context or torch.multiprocessing
-        self._lines = LinedContext(context, loader.num_workers, worker.begin)
+        self._lines = LinedContext(context, loader.num_workers, worker.begin, Opener(self._inbox))
         with self._lines.starting():
             super().__init__(_Instead(loader, collate_fn=worker.collate, multiprocessing_context=self._lines))
         meter.workers = loader.num_workers

@@ -6,6 +6,7 @@ way, so that results, types and errors are torch's in every case.
 
 import contextlib
 import ctypes
+import math
 import pickle
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -17,6 +18,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from stoker.memory import Bytes
+from stoker.prep.batch import NoLayout
 from stoker.stage.lease import Outbox
 
 Size = tuple[int, ...]
@@ -41,6 +43,8 @@ _TORCH_DTYPE = {
         "complex128",
     ]
 }
+_DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
+_DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
 def collate_into(outbox: Outbox) -> None:
@@ -130,6 +134,45 @@ class TensorReducer:
         if tensor.is_contiguous() and length == tensor.nbytes:
             return tensor_over, (content, *sizes[:2])
         return strided_tensor_over, (content, *sizes)
+
+
+class TensorLeaves:
+    """The tensors of one batch as leaves of its layout: dense, contiguous, each over memory of its own."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._addresses: set[int] = set()
+
+    def __call__(self, tensor: Any) -> tuple[int, ...]:
+        """Place one tensor in the slot, if it is not there already."""
+        if type(tensor) is not torch.Tensor or not _is_plain(tensor):
+            raise NoLayout
+        address, length = tensor.data_ptr(), tensor.nbytes
+        if (
+            tensor.requires_grad
+            or tensor.is_conj()
+            or tensor.is_neg()
+            or not length
+            or length != tensor.untyped_storage().nbytes()
+            or not tensor.is_contiguous()
+            or address in self._addresses
+        ):
+            raise NoLayout
+        self._addresses.add(address)
+        offset = self._outbox.find(address)
+        if offset is None:
+            offset, room = self._outbox.room(length)
+            ctypes.memmove(room.__array_interface__["data"][0], address, length)
+        return offset, _DTYPE_CODE[tensor.dtype], *tensor.shape
+
+
+def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
+    """What makes tensors of the leaves of a layout. They lie over `slot` and keep it alive."""
+
+    def leaf(offset: int, code: int, *shape: int) -> torch.Tensor:
+        return torch.frombuffer(slot, dtype=_DTYPES[code], count=math.prod(shape), offset=offset).resize_(shape)
+
+    return leaf
 
 
 def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor:

@@ -17,9 +17,10 @@ from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
 from stoker.meter import now
-from stoker.prep.batch import Piece, pack, unpack
-from stoker.stage.lease import Area, Outbox, find_inbox
-from stoker.torch.leaves import TensorReducer, collate_into
+from stoker.prep.batch import Layout, NoLayout, Piece, build, lay_out, pack, unpack
+from stoker.stage.lease import Area, Inbox, Outbox
+from stoker.stage.lines import Plain
+from stoker.torch.leaves import TensorLeaves, TensorReducer, collate_into, leaf_over
 
 _NEVER_S = 86400.0
 
@@ -50,14 +51,18 @@ class Worker:
         outbox = self.outbox
         if not outbox.claim():
             return self.collate_fn(samples)
+        layout = pickled = None
         try:
             batch = self.collate_fn(samples)
-            stream, pieces = pack(batch, {torch.Tensor: TensorReducer()}, outbox)
-            slot, length, used = outbox.announce()
+            try:
+                layout = lay_out(batch, TensorLeaves(outbox))
+            except NoLayout:
+                pickled = pack(batch, {torch.Tensor: TensorReducer()}, outbox)
+            slot = outbox.announce()
         finally:
             outbox.abandon()
         count = count_samples(samples) if self.batched else 1
-        return Parcel(self.area.key, (outbox.worker, slot), length, used, stream, pieces, count, now())
+        return Plain((outbox.worker, count, now(), slot, layout, pickled))
 
 
 def count_samples(samples: Any) -> int:
@@ -66,18 +71,6 @@ def count_samples(samples: Any) -> int:
         return len(samples)
     except TypeError:
         return 1
-
-
-class Parcel:
-    """An announced slot on its way to the training process, where it unpickles into what `open_parcel` returns."""
-
-    __slots__ = ("message",)
-
-    def __init__(self, *message: Any) -> None:
-        self.message = message
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open_parcel, self.message
 
 
 class Arrived:
@@ -97,19 +90,26 @@ class Arrived:
         return self
 
 
-def open_parcel(
-    area: int,
-    place: tuple[int, int],
-    length: int,
-    used: int,
-    stream: bytes | Piece,
-    pieces: tuple[Piece, ...],
-    samples: int,
-    finished: float,
-) -> Arrived:
-    """Rebuild a batch over its slot."""
-    slot = find_inbox(area).open(place, length, used)
-    return Arrived(unpack(stream, pieces, slot), place[0], samples, finished)
+class Opener:
+    """Makes a batch of what `Worker.collate` reports, over the slot that it lies in."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+
+    def __call__(
+        self,
+        worker: int,
+        samples: int,
+        finished: float,
+        slot: tuple[int, int, int],
+        layout: Layout,
+        pickled: tuple[bytes | Piece, tuple[Piece, ...]] | None,
+    ) -> Arrived:
+        """Open one."""
+        number, length, used = slot
+        memory = self.inbox.open((worker, number), length, used)
+        batch = unpack(*pickled, memory) if pickled else build(layout, leaf_over(memory))
+        return Arrived(batch, worker, samples, finished)
 
 
 def _end_with_parent() -> bool:
