@@ -409,3 +409,10 @@ def test_no_thread_of_ours_in_the_training_process() -> None:
     iterator = iter(stoker.DataLoader(Numbers(40), batch_size=4, num_workers=2))
     next(iterator)
     assert set(threading.enumerate()) == before
+
+
+def test_batches_kept_from_one_epoch_are_safe_in_the_next() -> None:
+    loader = stoker.DataLoader(Numbers(40), batch_size=4, num_workers=2)
+    kept = [batch for _ in range(4) for batch in loader]
+    for number, batch in enumerate(kept):
+        check(batch, list(range(4 * (number % 10), 4 * (number % 10) + 4)))

@@ -19,7 +19,7 @@ import itertools
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -128,14 +128,11 @@ class Outbox:
     def claim(self) -> bool:
         """Take a free slot, the one used before if possible: its pages are there. False when all are kept by somebody."""
         self._give_back_unusual()
-        for slot in self._slots:
+        for slot in self._known_and_further_slots():
             if not self._turns[slot.number] and not slot.still_looked_at():
                 break
         else:
-            if len(self._slots) == self.area.slots:
-                return False
-            slot = _Slot(len(self._slots), self._touched[len(self._slots)])
-            self._slots.append(slot)
+            return False
         slot.used = 0
         slot.leases.clear()
         self._current = slot
@@ -190,6 +187,12 @@ class Outbox:
             slot.mapping = self.area.memory.map(self.area.offset((self.worker, slot.number)), self._longest)
         slot.lease = _lease(slot.mapping)
         slot.leases.append(weakref.ref(slot.lease))
+
+    def _known_and_further_slots(self) -> Iterator[_Slot]:
+        yield from self._slots
+        while len(self._slots) < self.area.slots:
+            self._slots.append(_Slot(len(self._slots), self._touched[len(self._slots)]))
+            yield self._slots[-1]
 
     def _give_back_unusual(self) -> None:
         """Return the memory of slots that exist only because the user once kept many batches."""
