@@ -146,3 +146,26 @@ def arrays_and_objects(samples: list[Any]) -> Any:
 
 
 COLLATIONS = {"none": None, "as they are": as_they_are, "views": first_and_views, "arrays": arrays_and_objects}
+
+
+class WithRng(Numbers):
+    """Draws only from what it is given."""
+
+    def __getsample__(self, index: int, rng: np.random.Generator) -> Any:
+        return torch.from_numpy(rng.random(3)), index
+
+    def __getitem__(self, index: int) -> Any:
+        return self.__getsample__(index, np.random.default_rng())
+
+
+class DrawsNow(Numbers):
+    """Draws for some samples only."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (torch.rand(2) if index % 7 == 3 else torch.zeros(2)), index
+
+
+def mix_up(samples: list[Any]) -> Any:
+    """A collation that draws."""
+    batch = torch.utils.data.default_collate(samples)
+    return [*batch, torch.rand(2), np.random.rand(1), random.random()]

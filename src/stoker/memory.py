@@ -33,6 +33,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MREMAP_TO_FIXED_PLACE = 1 | 2
 _PUNCH_HOLE_KEEP_SIZE = 2 | 1
@@ -82,22 +83,23 @@ def _arrive(length: int, duplicate: Any) -> Memory:
 class Mapping:
     """A range of a Memory in this process's address space. It is unmapped when nothing refers to it any more.
 
-    It is not a `mmap.mmap`, which would hold a descriptor for each mapping and run into `ulimit -n`.
+    The range belongs to an anonymous `mmap.mmap`, over which the Memory is mapped. So no descriptor is held for each
+    mapping, which `ulimit -n` counts; and the range goes with the last array over it, never when the garbage collector
+    runs the finalizers of a cycle, in an order of its own, while others in the cycle still look at the memory.
     """
 
     __slots__ = ("address", "buffer", "length")
 
     def __init__(self, descriptor: int, offset: int, length: int) -> None:
-        self.address = 0
-        address = _libc.mmap(None, length, _READ_WRITE, mmap.MAP_SHARED, descriptor, offset)
-        if address == _FAILED:
-            raise _last_error(f"could not map {length:,} bytes of shared memory")
-        self.address = address
+        self.buffer = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.buffer))
         self.length = length
-        self.buffer: Any = (ctypes.c_ubyte * length).from_address(address)
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        if _libc.mmap(self.address, length, _READ_WRITE, flags, descriptor, offset) == _FAILED:
+            raise _last_error(f"could not map {length:,} bytes of shared memory")
 
     def view(self, kind: type[Bytes] = np.ndarray) -> Bytes:
-        """All bytes, as an array that does not keep the mapping alive by itself."""
+        """All bytes, as an array that keeps the mapping."""
         return np.ndarray.__new__(kind, (self.length,), np.uint8, self.buffer)
 
     def populate(self, start: int, end: int) -> None:
@@ -117,10 +119,6 @@ class Mapping:
             error = _last_error("could not move a batch that is kept across a fork")
             _libc.munmap(copy, length)
             raise error
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.address and not ending():
-            _libc.munmap(self.address, self.length)
 
 
 def headroom_bytes() -> int:

@@ -128,3 +128,25 @@ def test_no_memory_is_an_error_before_a_page_is_touched(monkeypatch: pytest.Monk
 
 def test_headroom_is_within_what_the_host_has() -> None:
     assert 0 < memory.headroom_bytes() < 1 << 50
+
+
+def test_memory_in_a_cycle_is_there_until_the_last_finalizer_has_run() -> None:
+    """The collector runs finalizers in an order of its own: none may find its memory unmapped."""
+    seen = []
+
+    class Late:
+        def __init__(self, inbox: Inbox, batch: np.ndarray) -> None:  # type: ignore[type-arg]
+            self.inbox, self.batch, self.itself = inbox, batch, self
+
+        def __del__(self) -> None:
+            self.inbox.renew()
+            seen.append(int(self.batch[5]))
+
+    for number in range(20):
+        area = Area(workers=1, prefetch=2)
+        inbox = Inbox(area)
+        slot, length, used = send(Outbox(area, 0), number)
+        Late(inbox, inbox.open((0, slot), length, used))
+        del area, inbox
+    gc.collect()
+    assert seen == list(range(20))

@@ -1,7 +1,7 @@
 """The training process's side of the loader while torch carries the work.
 
-torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in four places: messages go over
-`lines`, workers collate with `Worker`, arrived batches are unwrapped and metered, and errors say who is meant.
+torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in three places: workers and queues
+are those of a `Transport`, batches are metered and counted as progress, and errors say who is meant.
 """
 
 import os
@@ -10,19 +10,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import torch.multiprocessing
 import torch.utils.data.dataloader as torch_dataloader
 
 from stoker.meter import Meter, now
-from stoker.stage.lease import Area, Inbox
-from stoker.stage.lines import LinedContext
-from stoker.torch.worker import Arrived, Opener, Worker, count_samples
+from stoker.torch.progress import Progress
+from stoker.torch.transport import Transport
+from stoker.torch.worker import Arrived, count_samples
 
 LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, should their signal not have told."""
 
 
-class _Instead:
+class Instead:
     """A loader as torch's iterators see it, with some attributes replaced."""
 
     def __init__(self, loader: Any, **attributes: Any) -> None:
@@ -31,6 +30,54 @@ class _Instead:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class _Watched:
+    """What our iterators have in common: a batch is obtained, timed and counted."""
+
+    _meter: Meter
+    _progress: Progress
+    _began: float
+    _arrived = 0
+    _num_yielded: int
+    _sampler_iter: Any
+    _skip: int
+
+    def _watch(self, loader: Any) -> None:
+        self._began = now()
+        self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
+
+    def _obtain(self) -> Any:
+        raise NotImplementedError  # pragma: no cover
+
+    def _saw(self) -> None:
+        self._progress.saw(self._arrived)
+
+    def _next_data(self) -> Any:
+        began = now()
+        self._arrived = 0
+        try:
+            data = self._obtain()
+        except StopIteration:
+            self._progress.end()
+            raise
+        except Exception:
+            self._saw()  # the batch is lost, and the next one comes next
+            raise
+        meter, ended = self._meter, now()
+        meter.wait_s += ended - began
+        meter.batches += 1
+        meter.samples += self._arrived
+        if self._num_yielded == 0:
+            meter.first_batch_s = ended - self._began
+        self._saw()
+        return data
+
+    def _next_index(self) -> Any:
+        while self._skip:  # a resumed loop has seen these already
+            next(self._sampler_iter)
+            self._skip -= 1
+        return next(self._sampler_iter)
 
 
 class _CountingCollate:
@@ -46,75 +93,56 @@ class _CountingCollate:
         return self.collate_fn(samples)
 
 
-class InlineIter(torch_dataloader._SingleProcessDataLoaderIter):
-    """`num_workers=0`: torch's own iterator, metered."""
+class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
+    """`num_workers=0`: torch's own iterator, watched."""
 
-    def __init__(self, loader: Any, meter: Meter) -> None:
-        self._began = now()
-        self._meter = meter
+    def __init__(self, loader: Any) -> None:
+        self._watch(loader)
         self._collate = _CountingCollate(loader.collate_fn, batched=loader._auto_collation)
-        super().__init__(_Instead(loader, collate_fn=self._collate))
-        meter.workers = 0
+        super().__init__(Instead(loader, collate_fn=self._collate))
+        self._meter.workers = 0
         self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
-    def _next_data(self) -> Any:
+    def _obtain(self) -> Any:
         began = now()
-        data = super()._next_data()
-        meter, ended = self._meter, now()
-        meter.wait_s += ended - began
-        meter.prep_s += ended - began
-        meter.samples += self._collate.samples
-        meter.batches += 1
-        if self._num_yielded == 0:
-            meter.first_batch_s = ended - self._began
+        data = torch_dataloader._SingleProcessDataLoaderIter._next_data(self)
+        self._meter.prep_s += now() - began
+        self._arrived = self._collate.samples
         return data
 
 
-class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
-    """`num_workers>0`: torch's workers, messages over lines, batches in slots."""
+class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
+    """`num_workers>0`: torch's iterator over workers of ours."""
 
     _shutdown = True
-    _lines: LinedContext | None = None
-    _inbox: Inbox | None = None
+    _transport: Transport | None = None
 
-    def __init__(self, loader: Any, meter: Meter, spares: list[Inbox]) -> None:
-        self._began = now()
-        self._meter = meter
+    def __init__(self, loader: Any, transport: Transport) -> None:
+        self._watch(loader)
         self._owner = os.getpid()
-        self._spares = spares
         self._asked: list[deque[float]] = [deque() for _ in range(loader.num_workers)]
         self._busy_until = [0.0] * loader.num_workers
-        self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor)
-        worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
-        context = loader.multiprocessing_context or torch.multiprocessing
-        self._lines = LinedContext(context, loader.num_workers, worker.begin, Opener(self._inbox))
-        with self._lines.starting():
-            super().__init__(_Instead(loader, collate_fn=worker.collate, multiprocessing_context=self._lines))
-        meter.workers = loader.num_workers
+        self._transport = transport
+        with transport.starting():
+            super().__init__(Instead(loader, collate_fn=transport.collate, multiprocessing_context=transport.context))
+        self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
-            self._began = now()
+            self._watch(loader)
         for asked in self._asked:
             asked.clear()
         super()._reset(loader, first_iter)
+
+    def _obtain(self) -> Any:
+        return torch_dataloader._MultiProcessingDataLoaderIter._next_data(self)
 
     def _try_put_index(self) -> None:
         number = self._send_idx
         super()._try_put_index()
         if self._send_idx != number:
             self._asked[self._task_info[number][0]].append(now())
-
-    def _next_data(self) -> Any:
-        began = now()
-        data = super()._next_data()
-        meter, ended = self._meter, now()
-        meter.wait_s += ended - began
-        meter.batches += 1
-        if self._num_yielded == 0:
-            meter.first_batch_s = ended - self._began
-        return data
 
     def _process_data(self, data: Any, *worker: int) -> Any:
         number = worker[0] if worker else getattr(data, "worker", 0)  # torch before 2.6 does not say whose it is
@@ -125,7 +153,7 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
         # The worker was busy with this batch since it was asked for it, or since it was done with the one before.
         began, self._busy_until[number] = max(asked, self._busy_until[number]), data.finished
         self._meter.prep_s += max(0.0, data.finished - began)
-        self._meter.samples += data.samples
+        self._arrived += data.samples
         return data.batch
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
@@ -159,29 +187,9 @@ class WorkersIter(torch_dataloader._MultiProcessingDataLoaderIter):
         super()._shutdown_workers()
         if not self._shutdown:
             return  # the interpreter ends, and torch leaves it to the kernel
-        lines, inbox = self._lines, self._inbox
-        self._lines = self._inbox = None
-        if lines is not None:
-            lines.close()
-        if inbox is not None:
-            self._put_away(inbox)
-
-    def _put_away(self, inbox: Inbox) -> None:
-        """Keep the slots for the next epoch, whose first batches then find their pages in place."""
-        if self._spares or any(worker.is_alive() for worker in getattr(self, "_workers", ())):
-            inbox.close()
-        else:
-            inbox.renew()
-            self._spares.append(inbox)
-
-
-def _take_spare(spares: list[Inbox], workers: int, prefetch: int) -> Inbox:
-    while spares:
-        inbox = spares.pop()
-        if (inbox.area.workers, inbox.area.prefetch) == (workers, prefetch):
-            return inbox
-        inbox.close()
-    return Inbox(Area(workers, prefetch))
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.close(getattr(self, "_workers", []))
 
 
 def _how_it_ended(exitcode: int) -> str:

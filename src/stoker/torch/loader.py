@@ -22,7 +22,9 @@ from typing import Any, Self, TypeVar
 import torch.utils.data
 import torch.utils.data.dataloader as torch_dataloader
 
+from stoker.errors import ConfigError
 from stoker.meter import LoaderStats, Meter
+from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -34,8 +36,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`: the same arguments, batches and errors, sooner.
 
     Batches from workers arrive as views of shared memory, without a copy. They are yours for as long as you keep them.
-    `stats()` tells what the loader has done; `close()` ends its workers at once.
+    With `seed=n` randomness belongs to the position of a sample in the global order: who prepares a batch, and how many
+    workers there are, never changes it, and `state_dict()` goes on exactly where it was taken. With `workers="threads"` the
+    workers are threads. `stats()` tells what the loader has done; `close()` ends its workers at once.
     """
+
+    _told_about_threads = False
 
     def __init__(
         self,
@@ -57,14 +63,24 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        workers: str = "processes",
+        seed: int | None = None,
     ) -> None:
+        if workers not in ("processes", "threads"):
+            raise ConfigError(f"workers must be 'processes' or 'threads', not {workers!r}")
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise ConfigError(f"seed must be a whole number or None, not {seed!r}")
         newer: dict[str, Any] = {"in_order": in_order}
         if "in_order" not in _TORCH_KNOWS:
             if not in_order:
                 raise TypeError(f"in_order=False needs torch 2.6 or newer; this is torch {torch.__version__}")
             newer = {}
             self.in_order = in_order
+        self.workers = workers
+        self.seed = seed
         self._meter = Meter()
+        self._progress = Progress()
+        self._skip_batches = 0
         super().__init__(
             dataset,
             batch_size,
@@ -85,26 +101,111 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             **newer,
         )
 
+    def __iter__(self) -> torch_dataloader._BaseDataLoaderIter:
+        if self._by_position or not _is_enabled():
+            return super().__iter__()
+        itinerary = TorchItinerary(self)
+        resumed = self._progress.resumes
+        before = torch.get_rng_state() if resumed and itinerary.uses_default else None
+        self._progress.begin(itinerary)
+        self._skip_batches = self._progress.batches
+        iterator = super().__iter__()
+        if self._skip_batches:
+            _go_on(iterator, self._dataset_kind)
+            self._skip_batches = 0
+        if before is not None:
+            torch.set_rng_state(before)  # what the epoch drew was drawn when it began
+        return iterator
+
+    @property
+    def _by_position(self) -> bool:
+        """Whether randomness belongs to positions: there is a seed, and there are positions."""
+        return self.seed is not None and not isinstance(self.dataset, torch.utils.data.IterableDataset)
+
     def _get_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
         if not _is_enabled():
             return super()._get_iterator()
-        # Not at the top: on other systems than Linux these cannot even be imported.
-        from stoker.torch.carrier import InlineIter, WorkersIter
-
-        if self.num_workers == 0:
-            return InlineIter(self, self._meter)
-        self.check_worker_number_rationality()
         try:
-            iterator = WorkersIter(self, self._meter, self.__dict__.setdefault("_spares", []))
+            return self._make_iterator()
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
             raise OSError(errno.EMFILE, _too_few_descriptors(self.num_workers)) from error
         except (AttributeError, TypeError, PicklingError) as error:
-            self._say_what_cannot_be_sent(error)
+            if self.num_workers and self.workers == "processes":
+                self._say_what_cannot_be_sent(error)
             raise
+
+    def _make_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
+        # Not at the top: on other systems than Linux these cannot even be imported.
+        from stoker.torch.carrier import InlineIter, WorkersIter
+        from stoker.torch.course import Course, recognise
+        from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
+        from stoker.torch.seeding import Positions
+        from stoker.torch.transport import SlotTransport, ThreadTransport
+
+        threads = self.workers == "threads"
+        if threads and self.num_workers:
+            self._check_threads()
+        elif self.num_workers:
+            self.check_worker_number_rationality()
+
+        def transport(view: Any) -> Any:
+            return ThreadTransport(view) if threads else SlotTransport(view, self.__dict__.setdefault("_spares", []))
+
+        if self._by_position:
+            assert self.seed is not None
+            split = self.in_order and self._auto_collation and not hasattr(self.dataset, "__getitems__")
+            course = Course(recognise(self, self.seed), self._progress, self.num_workers, split=split)
+            positions = Positions(self.dataset, self.seed, threads=threads and self.num_workers > 0)
+            if self.num_workers == 0:
+                return SeededInlineIter(self, course, positions)
+            iterator: Any = SeededWorkersIter(self, course, positions, transport)
+        elif self.num_workers == 0:
+            return InlineIter(self)
+        else:
+            iterator = WorkersIter(self, transport(self))
         self.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
-        return iterator
+        return iterator  # type: ignore[no-any-return]
+
+    def _check_threads(self) -> None:
+        """Warn once of what threads cannot give."""
+        from stoker.torch.seeding import draws_from_globals, takes_rng
+
+        if isinstance(self.dataset, torch.utils.data.IterableDataset):
+            raise ConfigError("workers='threads' share one dataset, so an IterableDataset would give every sample to each")
+        if self._told_about_threads or takes_rng(self.dataset) or not len(self.dataset):  # type: ignore[arg-type]
+            return
+        self._told_about_threads = True
+        index = next(iter(self.sampler), None) if isinstance(self.sampler, torch.utils.data.SequentialSampler) else 0
+        if draws_from_globals(lambda: self.dataset[index]):
+            warnings.warn(
+                "the dataset draws from the default generators of Python, NumPy or torch. Threads share them, so results "
+                "depend on timing. Give it __getsample__(index, rng) that draws from rng, or use workers='processes'.",
+                stacklevel=5,
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next `iter()` is; otherwise it is the number of `iter()` calls before."""
+        self._progress.set_epoch(epoch)
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the training loop is, in JSON's terms. What was prepared ahead and not yet seen is not counted."""
+        return self._progress.state(self._itinerary(), self.seed)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state at the next `iter()`. One of another dataset, order or version is refused."""
+        self._progress.load(state, self._itinerary(), self.seed)
+
+    def _itinerary(self) -> Itinerary:
+        if self._by_position:
+            from stoker.torch.course import recognise
+
+            assert self.seed is not None
+            return recognise(self, self.seed)
+        return TorchItinerary(self)
 
     def _say_what_cannot_be_sent(self, error: Exception) -> None:
         method = (self.multiprocessing_context or multiprocessing).get_start_method()
@@ -142,6 +243,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def __getstate__(self) -> dict[str, Any]:
         """Everything but iterators and memory, so that a loader can be pickled and copied at any time."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_live", "_spares")}
+
+
+def _go_on(iterator: Any, kind: int) -> None:
+    """Pass by what a resumed loop has seen already."""
+    if kind == torch_dataloader._DatasetKind.Iterable:
+        seen, iterator._skip = iterator._progress.batches, 0
+        samples = iterator._progress.samples
+        for _ in range(seen):
+            next(iterator, None)
+        iterator._progress.batches, iterator._progress.samples = seen, samples
+    while iterator._skip:
+        next(iterator._sampler_iter)
+        iterator._skip -= 1
 
 
 def _is_enabled() -> bool:

@@ -1,0 +1,67 @@
+"""Which sample comes when.
+
+An order knows nothing of ranks, workers or jobs. A *drawn* one is a pure function of seed and epoch, the same in every
+process and at any time. A *recorded* one is whatever a sampler of the user gave, for this epoch only. The number of
+processes that share an epoch enters in `share` alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """All samples once, shuffled anew in every epoch or not at all."""
+
+    samples: int
+    seed: int = 0
+    shuffle: bool = True
+
+    def epoch(self, epoch: int) -> Ids:
+        """The samples of an epoch, in their order."""
+        if not self.shuffle:
+            return np.arange(self.samples, dtype=np.int64)
+        return np.random.Generator(np.random.Philox(key=[self.seed & _MASK, epoch])).permutation(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The samples of one epoch as a sampler gave them."""
+
+    ids: Sequence[Any]
+
+    def epoch(self, epoch: int) -> Sequence[Any]:
+        """The samples, in their order; there is but one epoch."""
+        return self.ids
+
+
+def pad(ids: Ids, world: int, *, drop_last: bool) -> Ids:
+    """Make the samples divide evenly among `world` processes: by repeating from the start, or by leaving out the last."""
+    if drop_last:
+        return ids[: len(ids) // world * world]
+    missing = -len(ids) % world
+    return np.concatenate([ids, np.resize(ids, missing)]) if missing and len(ids) else ids
+
+
+def share(ids: Any, rank: int, world: int) -> Any:
+    """What one process of `world` takes of an epoch."""
+    return ids[rank::world]
+
+
+def mix(*numbers: int) -> int:
+    """A 64-bit number that depends on every bit of all arguments (SplitMix64's finalizer, chained)."""
+    value = 0
+    for number in numbers:
+        value = (value + (number & _MASK) + 0x9E3779B97F4A7C15) & _MASK
+        value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+        value ^= value >> 31
+    return value

@@ -1,0 +1,221 @@
+"""The way of one process through an epoch when the loader has a seed: which samples, at which positions, in which batches.
+
+An `Itinerary` is recognised from the loader's samplers. A `Course` turns its batches into orders for workers, and remembers
+what it ordered until it has arrived.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
+
+from stoker.order import Drawn, Ids, mix, pad, share
+from stoker.torch.progress import Batch, Itinerary, Progress, generator_text, set_generator
+from stoker.torch.seeding import generators_restored, seed_generators
+
+_SAMPLER = 1 << 61
+"""Stands for a position where a sampler of the user draws: apart from those of all samples."""
+
+
+def recognise(loader: Any, seed: int) -> Itinerary:
+    """Find out what the samplers of a loader amount to."""
+    sampler, batch_sampler = loader.sampler, loader.batch_sampler
+    if batch_sampler is None or type(batch_sampler) is BatchSampler:
+        size = 1 if batch_sampler is None else batch_sampler.batch_size
+        drop_last = batch_sampler is not None and batch_sampler.drop_last
+        if batch_sampler is None or batch_sampler.sampler is sampler:
+            if type(sampler) is SequentialSampler or _is_plain_shuffle(sampler):
+                return _Whole(Drawn(len(sampler), seed, type(sampler) is RandomSampler), size, drop_last)
+            if type(sampler) is DistributedSampler:
+                return _Distributed(sampler, size, drop_last)
+    return _OfSampler(loader, seed)
+
+
+def _is_plain_shuffle(sampler: Any) -> bool:
+    return (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.generator is None
+        and sampler.num_samples == len(sampler.data_source)
+    )
+
+
+def _cut(ids: Ids, first: int, step: int, size: int, drop_last: bool) -> Iterator[Batch]:
+    stop = len(ids) // size * size if drop_last else len(ids)
+    for start in range(0, stop, size):
+        yield Batch(first + step * start, step, ids[start : start + size].tolist())
+
+
+class _Whole:
+    """One process takes all."""
+
+    world = 1
+
+    def __init__(self, order: Drawn, size: int, drop_last: bool) -> None:
+        self.order, self.size, self.drop_last = order, size, drop_last
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "kind": "drawn",
+            "samples": self.order.samples,
+            "shuffle": self.order.shuffle,
+            "batch": self.size,
+            "drop_last": self.drop_last,
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+    def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
+        return _cut(self.order.epoch(epoch)[consumed:], consumed, 1, self.size, self.drop_last)
+
+
+class _Distributed:
+    """torch's DistributedSampler, index for index."""
+
+    def __init__(self, sampler: Any, size: int, drop_last: bool) -> None:
+        self.sampler, self.size, self.drop_last = sampler, size, drop_last
+        self.world = int(sampler.num_replicas)
+
+    def describe(self) -> dict[str, Any]:
+        sampler = self.sampler
+        return {
+            "kind": "distributed",
+            "samples": len(sampler.dataset),
+            "shuffle": sampler.shuffle,
+            "sampler_seed": sampler.seed,
+            "sampler_drop_last": sampler.drop_last,
+            "drop_last": self.drop_last,
+        }
+
+    def state(self) -> dict[str, Any]:
+        return {"sampler_epoch": self.sampler.epoch}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.sampler.set_epoch(state["sampler_epoch"])
+
+    def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
+        sampler = self.sampler
+        count = len(sampler.dataset)
+        if sampler.shuffle:
+            generator = torch.Generator().manual_seed(sampler.seed + sampler.epoch)
+            ids: Ids = torch.randperm(count, generator=generator).numpy()
+        else:
+            ids = np.arange(count, dtype=np.int64)
+        # With another number of processes the padding differs, the samples that remain do not.
+        ids = pad(ids[consumed:] if consumed < count else ids[:0], self.world, drop_last=sampler.drop_last)
+        own = share(ids, sampler.rank, self.world)
+        return _cut(own, consumed + sampler.rank, self.world, self.size, self.drop_last)
+
+
+class _OfSampler:
+    """Whatever a sampler of the user gives, drawn under the loader's seed."""
+
+    world = 1
+
+    def __init__(self, loader: Any, seed: int) -> None:
+        self.index_sampler = loader._index_sampler
+        self.batched = loader._auto_collation
+        self.seed = seed
+        sources = (loader.sampler, loader.batch_sampler, loader)
+        self.generator = next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
+
+    def describe(self) -> dict[str, Any]:
+        samplers = [self.index_sampler, getattr(self.index_sampler, "sampler", None)]
+        return {"kind": "recorded", "sampler": " of ".join(type(s).__name__ for s in samplers if s is not None)}
+
+    def state(self) -> dict[str, Any]:
+        return {} if self.generator is None else {"generator": generator_text(self.generator)}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if self.generator is not None and "generator" in state:
+            set_generator(self.generator, state["generator"])
+
+    def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
+        position = 0
+        for ids in self._draw(epoch):
+            if position >= consumed:
+                yield Batch(position, 1, ids)
+            position += len(ids)
+
+    def _draw(self, epoch: int) -> Iterator[Sequence[Any]]:
+        with generators_restored():
+            seed_generators(mix(self.seed, epoch, _SAMPLER))
+            iterator = iter(self.index_sampler)
+            if hasattr(self.index_sampler, "__len__"):
+                whole = [self._ids(index) for index in iterator]
+                iterator = None
+            else:
+                states = torch.get_rng_state()
+        if iterator is None:
+            yield from whole
+            return
+        while True:  # perhaps without an end: one by one, each time where the sampler left its generator
+            with generators_restored():
+                torch.set_rng_state(states)
+                try:
+                    ids = self._ids(next(iterator))
+                except StopIteration:
+                    return
+                states = torch.get_rng_state()
+            yield ids
+
+    def _ids(self, index: Any) -> Sequence[Any]:
+        return list(index) if self.batched else [index]
+
+
+class Course:
+    """The orders of one epoch, for workers to take in turn.
+
+    An order is (epoch, first, step, ids, is_part). The first batch, and those at the end that would leave workers without
+    any, are ordered in parts, one for each worker, and collated when all have arrived.
+    """
+
+    def __init__(self, itinerary: Itinerary, progress: Progress, workers: int, *, split: bool) -> None:
+        self._itinerary = itinerary
+        self._progress = progress
+        self._workers = workers
+        self._split = split and workers > 1
+        self.ordered: deque[tuple[int, int, int]] = deque()
+        """Of each batch that is under way: in how many parts, how many samples of all processes, its first position."""
+
+    def __len__(self) -> int:
+        raise TypeError("a course has no length")
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Begin an epoch when the first order is asked for: torch makes iterators that it does not use."""
+        self.ordered.clear()
+        epoch, consumed = self._progress.begin(self._itinerary)
+        yield from self._orders(epoch, self._itinerary.batches(epoch, consumed))
+
+    def _orders(self, epoch: int, batches: Iterator[Batch]) -> Iterator[tuple[Any, ...]]:
+        number = 0
+        window: deque[Batch] = deque()
+        for batch in batches:
+            window.append(batch)
+            if len(window) > self._workers:
+                yield from self._order(epoch, window.popleft(), split=number == 0)
+                number += 1
+        # The last round: batches beyond a whole number of rounds are shared by all workers.
+        left_over = (number + len(window)) % self._workers if self._workers else 0
+        while window:
+            yield from self._order(epoch, window.popleft(), split=number == 0 or len(window) < left_over)
+            number += 1
+
+    def _order(self, epoch: int, batch: Batch, *, split: bool) -> Iterator[tuple[Any, ...]]:
+        first, step, ids = batch
+        parts = min(self._workers, len(ids) // 2) if split and self._split else 1
+        self.ordered.append((max(1, parts), len(ids) * self._itinerary.world, first))
+        if parts <= 1:
+            yield epoch, first, step, ids, False
+            return
+        bounds = [len(ids) * number // parts for number in range(parts + 1)]
+        for start, stop in itertools.pairwise(bounds):
+            yield epoch, first + step * start, step, ids[start:stop], True

@@ -1,0 +1,175 @@
+"""How far a loader has come, and how it goes on from there.
+
+A state is made of plain values and does not grow with the dataset. It counts what the training loop has seen; what was
+prepared ahead is not in it. What the epoch depends on (a sampler's generator, say) is kept as it was at the epoch's start.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from stoker.errors import ConfigError
+
+
+class Batch(NamedTuple):
+    """Samples that are prepared together: their positions are first, first + step, ..."""
+
+    first: int
+    step: int
+    ids: Sequence[Any]
+
+
+class Itinerary(Protocol):
+    """What a loader's samplers amount to."""
+
+    world: int
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same when a state is loaded; plain values."""
+
+    def state(self) -> dict[str, Any]:
+        """What else the epoch depends on; plain values."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Undo what happened to the samplers since `state`."""
+
+    def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
+        """The batches of an epoch, after so many samples of it, of all processes together, are consumed."""
+
+
+def generator_text(generator: torch.Generator) -> str:
+    """A generator's state as text."""
+    return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
+
+
+def set_generator(generator: torch.Generator, text: str) -> None:
+    """Set a generator to a state that `generator_text` gave."""
+    generator.set_state(torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8))
+
+
+class Progress:
+    """How far a loader has come. Plain values, so that a loader with its progress can be pickled and copied."""
+
+    def __init__(self) -> None:
+        self.epoch = -1  # of the latest iter()
+        self.samples = 0  # of all processes, seen by the training loop in this epoch
+        self.batches = 0  # of this process, likewise
+        self.ended = True
+        self.at_start: dict[str, Any] = {}
+        self._next_epoch: int | None = None
+        self._resume: dict[str, Any] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iter() is."""
+        self._next_epoch = epoch
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the next iter() goes on with an epoch that was interrupted."""
+        return self._resume is not None and self._resume["_num_yielded"] > 0
+
+    def begin(self, itinerary: Itinerary) -> tuple[int, int]:
+        """An epoch begins, or one that was interrupted goes on: its number, and the samples consumed of it."""
+        resume, self._resume = self._resume, None
+        self.ended = False
+        if resume is not None:
+            if resume["_num_yielded"]:
+                itinerary.restore(resume["samplers"])
+            self.epoch, self.samples, self.batches = resume["epoch"], resume["samples"], resume["_num_yielded"]
+        else:
+            self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch
+            self.samples = self.batches = 0
+        self._next_epoch = None
+        self.at_start = itinerary.state()
+        return self.epoch, self.samples
+
+    def saw(self, samples: int) -> None:
+        """The training loop has got a batch."""
+        self.samples += samples
+        self.batches += 1
+
+    def end(self) -> None:
+        """The epoch is over."""
+        self.ended = True
+
+    def state(self, itinerary: Itinerary, seed: int | None) -> dict[str, Any]:
+        """All that is needed to go on from here, in JSON's terms."""
+        if self._resume is not None:
+            return self._resume
+        fresh = self.ended
+        following = self.epoch + 1 if self._next_epoch is None else self._next_epoch
+        return {
+            "version": 1,
+            "order": {"seed": seed, **itinerary.describe()},
+            "epoch": following if fresh else self.epoch,
+            "samples": 0 if fresh else self.samples,
+            "samplers": itinerary.state() if fresh else self.at_start,
+            "_num_yielded": 0 if fresh else self.batches,
+            "_sampler_iter_yielded": 0 if fresh else self.batches,
+        }
+
+    def load(self, state: dict[str, Any], itinerary: Itinerary, seed: int | None) -> None:
+        """Go on from a state at the next iter()."""
+        check_state(state, {"seed": seed, **itinerary.describe()})
+        self._resume = dict(state)
+
+
+def check_state(state: Any, order: dict[str, Any]) -> None:
+    """Refuse a state that does not belong to this loader, and say what differs."""
+    if not isinstance(state, dict) or "version" not in state or "order" not in state:
+        raise ConfigError("this is not the state of a stoker.DataLoader: it has no version and no order")
+    if state["version"] != 1:
+        raise ConfigError(f"the loader's state has version {state['version']!r}; this is stoker for version 1")
+    theirs = state["order"]
+    different = [
+        f"{name} is {theirs.get(name)!r} in the state and {order.get(name)!r} in this loader"
+        for name in sorted({*theirs, *order})
+        if theirs.get(name) != order.get(name)
+    ]
+    if different:
+        raise ConfigError("the state belongs to another loader: " + "; ".join(different))
+
+
+class TorchItinerary:
+    """What the samplers of a loader without a seed depend on: torch's generators, as they were when the epoch began."""
+
+    world = 1
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+        sources = (loader.sampler, loader.batch_sampler, loader)
+        own = next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
+        self.uses_default = own is None
+        self.generator: torch.Generator = torch.default_generator if own is None else own
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same when a state is loaded."""
+        loader = self._loader
+        sized = hasattr(loader.dataset, "__len__")
+        return {
+            "kind": "torch",
+            "sampler": type(loader._index_sampler).__name__,
+            "samples": len(loader.dataset) if sized else None,
+            "batch": loader.batch_size,
+            "drop_last": loader.drop_last,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """The generator, and the epoch of a sampler that has one."""
+        state: dict[str, Any] = {"generator": generator_text(self.generator)}
+        if hasattr(self._loader.sampler, "set_epoch") and hasattr(self._loader.sampler, "epoch"):
+            state["sampler_epoch"] = self._loader.sampler.epoch
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set them back."""
+        if "generator" in state:
+            set_generator(self.generator, state["generator"])
+        if "sampler_epoch" in state:
+            self._loader.sampler.set_epoch(state["sampler_epoch"])
+
+    def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
+        """Not known: the samplers give them as they are asked."""
+        raise NotImplementedError

@@ -1,0 +1,134 @@
+"""Workers and batches of a loader with a seed: the same carrier, other orders.
+
+torch's fetcher asks the dataset for the samples of an order and hands them to `collate_fn`; both are ours here.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch.utils.data
+from torch.utils.data._utils import worker as torch_worker
+
+from stoker.torch.carrier import InlineIter, Instead, WorkersIter
+from stoker.torch.course import Course
+from stoker.torch.seeding import Positions, generators_restored
+from stoker.torch.transport import Transport
+
+
+class Prepared:
+    """The samples of an order, and what is needed to collate them."""
+
+    __slots__ = ("epoch", "first", "is_part", "samples")
+
+    def __init__(self, samples: list[Any], epoch: int, first: int, is_part: bool) -> None:
+        self.samples = samples
+        self.epoch = epoch
+        self.first = first
+        self.is_part = is_part
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class OrderedDataset(torch.utils.data.Dataset[Any]):
+    """A dataset as torch's fetcher sees it: its indices are orders."""
+
+    def __init__(self, positions: Positions) -> None:
+        self.positions = positions
+
+    def __getitems__(self, order: Any) -> Any:
+        """The samples of an order."""
+        epoch, first, step, ids, is_part = order
+        return Prepared(self.positions.prepare(epoch, first, step, ids), epoch, first, is_part)
+
+    __getitem__ = __getitems__
+
+
+class SeededCollate:
+    """The user's `collate_fn`, with generators set for the batch. Parts are left as they are."""
+
+    def __init__(self, positions: Positions, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+        self.positions = positions
+        self.collate_fn = collate_fn
+        self.batched = batched
+
+    def __call__(self, prepared: Prepared) -> Any:
+        """Collate."""
+        if prepared.is_part:
+            return prepared.samples
+        self.positions.seed_collate(prepared.epoch, prepared.first)
+        return self.collate_fn(prepared.samples if self.batched else prepared.samples[0])
+
+
+class UsersDataset:
+    """A `worker_init_fn` that shows user code the user's dataset in `get_worker_info()`."""
+
+    def __init__(self, dataset: Any, init_fn: Callable[[int], None] | None) -> None:
+        self.dataset = dataset
+        self.init_fn = init_fn
+
+    def __call__(self, worker: int) -> None:
+        """Prepare a worker."""
+        info = torch_worker._worker_info
+        if info is not None:
+            torch_worker._worker_info = dataclasses.replace(info, dataset=self.dataset)
+        if self.init_fn is not None:
+            self.init_fn(worker)
+
+
+def seeded_view(loader: Any, course: Course, positions: Positions) -> Any:
+    """A loader as torch's iterators shall see it when it has a seed."""
+    return Instead(
+        loader,
+        dataset=OrderedDataset(positions),
+        _index_sampler=course,
+        collate_fn=SeededCollate(positions, loader.collate_fn, batched=loader._auto_collation),
+        worker_init_fn=UsersDataset(loader.dataset, loader.worker_init_fn),
+        generator=torch.Generator(),  # torch draws a seed for its workers; the user's generators are left alone
+        _skip_batches=0,
+    )
+
+
+class SeededInlineIter(InlineIter):
+    """`num_workers=0`, with a seed. The training process's own generators are left as they were."""
+
+    def __init__(self, loader: Any, course: Course, positions: Positions) -> None:
+        self._course = course
+        super().__init__(seeded_view(loader, course, positions))
+
+    def _obtain(self) -> Any:
+        with generators_restored():
+            return super()._obtain()
+
+    def _saw(self) -> None:
+        self._progress.saw(self._course.ordered.popleft()[1])
+
+
+class SeededWorkersIter(WorkersIter):
+    """`num_workers>0`, with a seed. Batches that were ordered in parts are collated here."""
+
+    def __init__(self, loader: Any, course: Course, positions: Positions, transport: Callable[[Any], Transport]) -> None:
+        self._course = course
+        view = seeded_view(loader, course, positions)
+        self._merge = view.collate_fn
+        super().__init__(view, transport(view))
+
+    def _obtain(self) -> Any:
+        if not self._course.ordered or self._course.ordered[0][0] == 1:
+            return super()._obtain()
+        parts, _, first = self._course.ordered[0]
+        samples: list[Any] = []
+        failure: Exception | None = None
+        for _ in range(parts):
+            try:
+                samples += super()._obtain()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        with generators_restored():
+            return self._merge(Prepared(samples, self._progress.epoch, first, False))
+
+    def _saw(self) -> None:
+        self._progress.saw(self._course.ordered.popleft()[1])

@@ -1,0 +1,107 @@
+"""Workers that are threads of the training process.
+
+They start at once, share the dataset, and need no pickling. They help where the user's code releases the interpreter lock,
+as decoders do, and everywhere on a Python without it. torch's iterator drives them as it drives processes: this is a
+multiprocessing context whose processes are threads.
+
+The default generators of Python, NumPy and torch belong to the whole process, so they cannot be set for a sample here.
+A dataset that wants randomness takes the `rng` that it is given.
+"""
+
+import inspect
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _DatasetKind
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration, _ResumeIteration
+
+
+class _Line(queue.SimpleQueue[Any]):
+    """A queue with the methods of one between processes."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def cancel_join_thread(self) -> None:
+        """There is no thread to join."""
+
+
+class _ThreadWorker:
+    """A thread that looks like a process to torch."""
+
+    exitcode: int | None = None
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+        call = inspect.signature(target).bind(*args).arguments
+        self.pid = os.getpid()
+        self._thread = threading.Thread(target=_work, args=(call,), name=f"stoker-worker-{call['worker_id']}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end."""
+        self._thread.join(timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._thread.is_alive()
+
+    def terminate(self) -> None:
+        """A thread cannot be ended from outside; it ends after the sample that it is busy with."""
+
+
+class ThreadContext:
+    """A multiprocessing context of threads."""
+
+    def Queue(self) -> _Line:  # noqa: N802
+        """A queue."""
+        return _Line()
+
+    def Event(self) -> threading.Event:  # noqa: N802
+        """An event."""
+        return threading.Event()
+
+    def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> _ThreadWorker:  # noqa: N802
+        """A worker."""
+        return _ThreadWorker(target, args)
+
+
+def _work(call: dict[str, Any]) -> None:
+    """What torch's worker loop does, less what concerns a process of its own."""
+    worker, orders, results, stop = (call[name] for name in ("worker_id", "index_queue", "data_queue", "done_event"))
+    where = f"in DataLoader worker thread {worker}"
+    fetcher_options = [call[name] for name in ("dataset_kind", "dataset", "auto_collation", "collate_fn", "drop_last")]
+    failure: Any = None
+    fetcher: Any = None
+    try:
+        if call["init_fn"] is not None:
+            call["init_fn"](worker)
+        fetcher = _DatasetKind.create_fetcher(*fetcher_options)
+    except Exception:
+        failure = ExceptionWrapper(where=where)
+    ended = False
+    while (order := orders.get()) is not None:
+        if isinstance(order, _ResumeIteration):
+            results.put((order, None))
+            fetcher = _DatasetKind.create_fetcher(*fetcher_options)
+            ended = False
+            continue
+        if stop.is_set() or ended:
+            continue
+        number, index = order
+        result: Any = failure
+        failure = None
+        if result is None:
+            try:
+                result = fetcher.fetch(index)
+            except Exception as error:
+                ended = isinstance(error, StopIteration) and call["dataset_kind"] == _DatasetKind.Iterable
+                result = _IterableDatasetStopIteration(worker) if ended else ExceptionWrapper(where=where)
+        results.put((number, result))
+        del order, index, result

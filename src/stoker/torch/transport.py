@@ -1,0 +1,75 @@
+"""How batches come from workers: over slots from processes, by hand from threads."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch.multiprocessing
+
+from stoker.meter import now
+from stoker.stage.lease import Area, Inbox
+from stoker.stage.lines import LinedContext
+from stoker.torch.threads import ThreadContext
+from stoker.torch.worker import Arrived, Opener, Worker, count_samples
+
+
+class Transport(Protocol):
+    """What an iterator needs of its workers' kind."""
+
+    context: Any
+    collate: Callable[[Any], Any]
+
+    def starting(self) -> contextlib.AbstractContextManager[None]:
+        """Start workers within this."""
+
+    def close(self, workers: list[Any]) -> None:
+        """All workers have ended, or should have."""
+
+
+class SlotTransport:
+    """Processes; batches in slots, reports over lines."""
+
+    def __init__(self, loader: Any, spares: list[Inbox]) -> None:
+        self._spares = spares
+        self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor)
+        worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
+        self.collate = worker.collate
+        context = loader.multiprocessing_context or torch.multiprocessing
+        self.context = LinedContext(context, loader.num_workers, worker.begin, Opener(self._inbox))
+        self.starting = self.context.starting
+
+    def close(self, workers: list[Any]) -> None:
+        """Keep the slots for the next epoch, whose first batches then find their pages in place."""
+        self.context.close()
+        if self._spares or any(worker.is_alive() for worker in workers):
+            self._inbox.close()
+        else:
+            self._inbox.renew()
+            self._spares.append(self._inbox)
+
+
+def _take_spare(spares: list[Inbox], workers: int, prefetch: int) -> Inbox:
+    while spares:
+        inbox = spares.pop()
+        if (inbox.area.workers, inbox.area.prefetch) == (workers, prefetch):
+            return inbox
+        inbox.close()
+    return Inbox(Area(workers, prefetch))
+
+
+class ThreadTransport:
+    """Threads; batches as they are."""
+
+    def __init__(self, loader: Any) -> None:
+        self.context = ThreadContext()
+        self._collate_fn = loader.collate_fn
+        self._batched = loader._auto_collation
+        self.starting = contextlib.nullcontext
+
+    def collate(self, samples: Any) -> Arrived:
+        """Collate, with what the meter wants to know."""
+        batch = self._collate_fn(samples)
+        return Arrived(batch, 0, count_samples(samples) if self._batched else 1, now())
+
+    def close(self, workers: list[Any]) -> None:
+        """Nothing is left."""
