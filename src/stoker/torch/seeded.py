@@ -16,49 +16,47 @@ from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.transport import Transport
 
 
-class Prepared:
-    """The samples of an order, and what is needed to collate them."""
+class Ordered:
+    """An order on its way through torch's fetcher: the dataset takes it, `collate_fn` carries it out."""
 
-    __slots__ = ("epoch", "first", "is_part", "samples")
+    __slots__ = ("order",)
 
-    def __init__(self, samples: list[Any], epoch: int, first: int, is_part: bool) -> None:
-        self.samples = samples
-        self.epoch = epoch
-        self.first = first
-        self.is_part = is_part
+    def __init__(self, order: tuple[Any, ...]) -> None:
+        self.order = order
 
     def __len__(self) -> int:
-        return len(self.samples)
+        return len(self.order[3])
 
 
 class OrderedDataset(torch.utils.data.Dataset[Any]):
     """A dataset as torch's fetcher sees it: its indices are orders."""
 
-    def __init__(self, positions: Positions) -> None:
-        self.positions = positions
-
-    def __getitems__(self, order: Any) -> Any:
-        """The samples of an order."""
-        epoch, first, step, ids, is_part = order
-        return Prepared(self.positions.prepare(epoch, first, step, ids), epoch, first, is_part)
+    def __getitems__(self, order: Any) -> Ordered:
+        """Pass the order on."""
+        return Ordered(order)
 
     __getitem__ = __getitems__
 
 
 class SeededCollate:
-    """The user's `collate_fn`, with generators set for the batch. Parts are left as they are."""
+    """Carries out orders. Parts of batches are left as lists of samples."""
 
     def __init__(self, positions: Positions, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
         self.positions = positions
         self.collate_fn = collate_fn
         self.batched = batched
 
-    def __call__(self, prepared: Prepared) -> Any:
-        """Collate."""
-        if prepared.is_part:
-            return prepared.samples
-        self.positions.seed_collate(prepared.epoch, prepared.first)
-        return self.collate_fn(prepared.samples if self.batched else prepared.samples[0])
+    def __call__(self, ordered: Ordered) -> Any:
+        """Prepare samples and collate them."""
+        epoch, first, step, ids, is_part = ordered.order
+        return self.positions.make(epoch, first, step, ids, list if is_part else self._collate)
+
+    def _collate(self, samples: list[Any]) -> Any:
+        return self.collate_fn(samples if self.batched else samples[0])
+
+    def merge(self, epoch: int, first: int, samples: list[Any]) -> Any:
+        """Collate a batch that was prepared in parts."""
+        return self.positions.collate(epoch, first, samples, self._collate)
 
 
 class UsersDataset:
@@ -81,7 +79,7 @@ def seeded_view(loader: Any, course: Course, positions: Positions) -> Any:
     """A loader as torch's iterators shall see it when it has a seed."""
     return Instead(
         loader,
-        dataset=OrderedDataset(positions),
+        dataset=OrderedDataset(),
         _index_sampler=course,
         collate_fn=SeededCollate(positions, loader.collate_fn, batched=loader._auto_collation),
         worker_init_fn=UsersDataset(loader.dataset, loader.worker_init_fn),
@@ -111,7 +109,7 @@ class SeededWorkersIter(WorkersIter):
     def __init__(self, loader: Any, course: Course, positions: Positions, transport: Callable[[Any], Transport]) -> None:
         self._course = course
         view = seeded_view(loader, course, positions)
-        self._merge = view.collate_fn
+        self._merge = view.collate_fn.merge
         super().__init__(view, transport(view))
 
     def _obtain(self) -> Any:
@@ -128,7 +126,7 @@ class SeededWorkersIter(WorkersIter):
         if failure is not None:
             raise failure
         with generators_restored():
-            return self._merge(Prepared(samples, self._progress.epoch, first, False))
+            return self._merge(self._progress.epoch, first, samples)
 
     def _saw(self) -> None:
         self._progress.saw(self._course.ordered.popleft()[1])

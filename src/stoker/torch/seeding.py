@@ -1,9 +1,9 @@
 """Randomness that belongs to a position in the global order.
 
 Before a sample is prepared, all generators that its code may draw from are set by (seed, epoch, position). Who prepares it,
-beside what, and after what, then makes no difference. Setting them costs several microseconds, and most datasets never
-draw: so a run of samples is first prepared without, between two looks at the generators, and only if one of them has
-moved is it done again, seeded, and so from then on.
+beside what, and after what, then makes no difference. Setting them costs several microseconds a sample, and most datasets
+never draw: so batches are first made without, under the eye of a `_Watch`, and only if a generator has moved is the batch
+made again, seeded, and so are all from then on.
 """
 
 import contextlib
@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils.data
 
 from stoker.order import mix
 
 _COLLATE = 1 << 62
 """Stands for a position where a batch is collated: apart from those of all samples."""
-_UNTOUCHED = 20250711
+_WATCHED = 0x5EED5EED5EED
 _torch_generator = torch.default_generator
 
 
@@ -27,10 +28,6 @@ def seed_generators(number: int) -> None:
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)
     _torch_generator.manual_seed(number >> 1)
-
-
-def _draw() -> tuple[float, float, int]:
-    return random.random(), np.random.random_sample(), int(torch.empty((), dtype=torch.int64).random_().item())
 
 
 @contextlib.contextmanager
@@ -45,61 +42,100 @@ def generators_restored() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
+class _Watch:
+    """Notices whether anybody draws from the default generators: they are compared with others that nobody draws from."""
+
+    def __init__(self) -> None:
+        self._python = random.Random()
+        self._numpy = np.random.RandomState()
+        self._torch = torch.Generator()
+        self._number = torch.empty((), dtype=torch.int64)
+
+    def start(self) -> None:
+        """Set all alike."""
+        seed_generators(_WATCHED)
+        self._python.seed(_WATCHED)
+        self._numpy.seed(_WATCHED & 0xFFFFFFFF)
+        self._torch.manual_seed(_WATCHED >> 1)
+
+    def moved(self) -> bool:
+        """Whether a default generator was drawn from since the start, or since the last look."""
+        return (
+            random.random() != self._python.random()
+            or np.random.random_sample() != self._numpy.random_sample()
+            or self._number.random_().item() != self._number.random_(generator=self._torch).item()
+        )
+
+
 class Positions:
-    """Prepares samples by their positions."""
+    """Makes batches whose randomness belongs to positions."""
 
     def __init__(self, dataset: Any, seed: int, *, threads: bool = False) -> None:
         self.dataset = dataset
         self.seed = seed
         self.threads = threads
-        self.draws = takes_rng(dataset) or hasattr(dataset, "__getitems__")
-        self._untouched: tuple[float, float, int] | None = None
+        self.draws = hasattr(dataset, "__getitems__")
+        self._looked = False
 
-    def prepare(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> list[Any]:
-        """The samples at `first`, `first + step`, ..."""
+    def make(self, epoch: int, first: int, step: int, ids: Sequence[Any], collate: Callable[[list[Any]], Any]) -> Any:
+        """Prepare the samples at `first`, `first + step`, ... and collate them."""
+        if self.threads:
+            return collate(self._prepare(epoch, first, step, ids))
+        if not self.draws:
+            watch = self._watch()
+            try:
+                if not self._looked:
+                    # Most datasets that draw do so for every sample: find out by one, not by a whole batch.
+                    self._looked = True
+                    self._prepare(epoch, first, step, ids[:1])
+                    self.draws = watch.moved()
+                if not self.draws:
+                    batch = collate(self._prepare(epoch, first, step, ids))
+                    self.draws = watch.moved()
+            except Exception:
+                self.draws = watch.moved()
+                if not self.draws:
+                    raise
+            if not self.draws:
+                return batch
+        return self.collate(epoch, first, self._prepare_seeded(epoch, first, step, ids), collate)
+
+    def collate(self, epoch: int, first: int, samples: list[Any], collate: Callable[[list[Any]], Any]) -> Any:
+        """Collate with the generators set for the batch that begins at a position."""
+        if not self.threads:
+            seed_generators(mix(self.seed, epoch, first, _COLLATE))
+        return collate(samples)
+
+    def _watch(self) -> _Watch:
+        """In a worker nobody else draws. In the training process the generators are put back after each batch."""
+        if not hasattr(self, "_watching") or torch.utils.data.get_worker_info() is None:
+            self._watching = _Watch()
+            self._watching.start()
+        return self._watching
+
+    def _prepare(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> list[Any]:
         dataset = self.dataset
         if takes_rng(dataset):
             places = enumerate(ids)
             return [dataset.__getsample__(index, self.rng(epoch, first + step * number)) for number, index in places]
         if hasattr(dataset, "__getitems__") and dataset.__getitems__:
-            if not self.threads:
-                seed_generators(mix(self.seed, epoch, first))
             return dataset.__getitems__(ids)  # type: ignore[no-any-return]
-        if self.threads:
-            return [dataset[index] for index in ids]
-        samples = None if self.draws else self._prepare_unseeded(ids)
-        if samples is not None:
-            return samples
+        return [dataset[index] for index in ids]
+
+    def _prepare_seeded(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> list[Any]:
+        if hasattr(self.dataset, "__getitems__") and self.dataset.__getitems__:
+            seed_generators(mix(self.seed, epoch, first))
+            return self._prepare(epoch, first, step, ids)
         samples = []
         for number, index in enumerate(ids):
-            seed_generators(mix(self.seed, epoch, first + step * number))
-            samples.append(self.dataset[index])
+            position = first + step * number
+            seed_generators(mix(self.seed, epoch, position))
+            samples += self._prepare(epoch, position, step, [index])
         return samples
-
-    def seed_collate(self, epoch: int, first: int) -> None:
-        """Set the generators for the collation of the batch that begins at a position."""
-        if not self.threads:
-            seed_generators(mix(self.seed, epoch, first, _COLLATE))
 
     def rng(self, epoch: int, position: int) -> np.random.Generator:
         """A generator for the sample at a position, for datasets that take one."""
         return np.random.Generator(np.random.Philox(key=[mix(self.seed, epoch), position]))
-
-    def _prepare_unseeded(self, ids: Sequence[Any]) -> list[Any] | None:
-        """The samples, or None when preparing them has drawn from a generator: then from now on all are seeded."""
-        seed_generators(_UNTOUCHED)
-        if self._untouched is None:
-            self._untouched = _draw()
-            seed_generators(_UNTOUCHED)
-        try:
-            samples = [self.dataset[index] for index in ids]
-        except Exception:
-            self.draws = _draw() != self._untouched
-            if self.draws:
-                return None
-            raise
-        self.draws = _draw() != self._untouched
-        return None if self.draws else samples
 
 
 def takes_rng(dataset: Any) -> bool:
@@ -109,10 +145,9 @@ def takes_rng(dataset: Any) -> bool:
 
 def draws_from_globals(look: Callable[[], Any]) -> bool:
     """Whether calling something draws from a default generator of this process, which is left as it was."""
+    watch = _Watch()
     with generators_restored():
-        seed_generators(_UNTOUCHED)
-        untouched = _draw()
-        seed_generators(_UNTOUCHED)
+        watch.start()
         with contextlib.suppress(Exception):  # it will be raised where it belongs
             look()
-        return _draw() != untouched
+        return watch.moved()
