@@ -25,9 +25,11 @@ Bytes = NDArray[np.uint8]
 PAGE = mmap.PAGESIZE
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
+_libc_locked = ctypes.PyDLL(None, use_errno=True)  # calls keep the interpreter lock: no other thread runs Python meanwhile
+_libc.mmap.restype = _libc_locked.mremap.restype = ctypes.c_void_p
+_libc_locked.memcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_int64]
-_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_libc_locked.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -114,8 +116,8 @@ class Mapping:
         copy = _libc.mmap(None, length, _READ_WRITE, flags, -1, 0)
         if copy == _FAILED:
             raise _last_error(f"could not copy {length:,} bytes of a batch that is kept across a fork")
-        ctypes.memmove(copy, self.address, length)
-        if _libc.mremap(copy, length, length, _MREMAP_TO_FIXED_PLACE, self.address) == _FAILED:
+        _libc_locked.memcpy(copy, self.address, length)
+        if _libc_locked.mremap(copy, length, length, _MREMAP_TO_FIXED_PLACE, self.address) == _FAILED:
             error = _last_error("could not move a batch that is kept across a fork")
             _libc.munmap(copy, length)
             raise error
@@ -123,18 +125,16 @@ class Mapping:
 
 def headroom_bytes() -> int:
     """How much more memory this process may touch: what the host has, within the limit of every cgroup above."""
-    available = next(
-        int(line.split()[1]) * 1024
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if line.startswith("MemAvailable:")
-    )
-    return min([available, *_cgroup_headrooms()])
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return min([*available, *_cgroup_headrooms()], default=1 << 62)
 
 
 def _cgroup_headrooms() -> list[int]:
     """What each memory cgroup of this process leaves, version 1 or 2; caches that the kernel can drop count as free."""
     found = []
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    own = Path("/proc/self/cgroup")
+    for line in own.read_text().splitlines() if own.exists() else []:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")

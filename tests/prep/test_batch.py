@@ -1,5 +1,7 @@
 """Batches described, packed and made again."""
 
+import ctypes
+import pickle
 from typing import Any
 
 import numpy as np
@@ -69,6 +71,28 @@ def test_what_lies_in_the_slot_already_is_not_copied() -> None:
     slot = Slot()
     offset, room = slot.room(100)
     room[:] = 3
-    _, pieces = pack([room], {}, slot)
+    content = (ctypes.c_ubyte * 100).from_buffer(room)
+    _, pieces = pack([Pointer(content)], {}, slot)
     assert pieces == ((offset, 100),)
     assert slot.used == 100
+
+
+class Pointer:
+    """What a reducer points to."""
+
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytes, (pickle.PickleBuffer(self.content),)
+
+
+def test_arrays_over_the_slot_are_copied_and_can_be_written() -> None:
+    slot = Slot()
+    _, room = slot.room(100)
+    frozen = np.frombuffer(b"abc", np.uint8)
+    stream, pieces = pack([room, room[:50], frozen], {}, slot)
+    first, second, third = unpack(stream, pieces, slot.bytes)
+    first[:] = 1
+    assert not second.any()
+    third[0] = 0

@@ -28,8 +28,15 @@ def begin(worker: int) -> None:
     """Nothing to prepare."""
 
 
+def explain(error: Exception, report: Any) -> str:
+    """What is reported instead."""
+    return str(error)
+
+
 def start(method: str, workers: int) -> tuple[LinedContext, Any, list[Any], list[Any]]:
-    context = LinedContext(multiprocessing.get_context(method), workers, begin, lambda *values: ("arrived", *values))
+    context = LinedContext(
+        multiprocessing.get_context(method), workers, begin, lambda *values: ("arrived", *values), explain
+    )
     with context.starting():
         reports, _ = context.Queue(), context.Event()
         orders, processes = [], []
@@ -82,16 +89,16 @@ def test_a_worker_ends_when_nobody_can_order_anything_any_more() -> None:
 
 
 def test_a_full_line_does_not_block() -> None:
-    line = OrderLine()
+    line = OrderLine(lambda: None)
     for _ in range(100):
-        line.put(b"z" * 10_000)
+        line.put(b"z" * 100_000)
     assert line.backlog
     line.close()
     assert not line.backlog
 
 
 def test_reports_to_itself_wake_the_reader() -> None:
-    context = LinedContext(multiprocessing, 1, begin, tuple)
+    context = LinedContext(multiprocessing, 1, begin, tuple, explain)
     reports = context.Queue()
     reports.put((None, None))
     assert reports.get(timeout=1) == (None, None)

@@ -13,6 +13,7 @@ one loader: nothing else is ever unpickled here.
              "text", None, True, 1, 0.5          themselves
 """
 
+import ctypes
 import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +36,8 @@ _PLAIN = frozenset({str, bool, int, float, type(None)})
 _CONTAINERS = frozenset({list, tuple, dict})
 _LAYOUT_WIDTH = 32
 """Longer containers are pickled: that is faster, part by part."""
+_LAYOUT_TEXT = 1000
+"""Longer text is pickled, and lies in the slot."""
 
 
 class Room(Protocol):
@@ -52,7 +55,7 @@ class _Packer(ForkingPickler):
 
     def __init__(self, stream: io.BytesIO, reducers: Mapping[type, Reducer], keep: Callable[[Any], None]) -> None:
         super().__init__(stream, 5, True, keep)
-        self.dispatch_table.update(reducers)
+        self.dispatch_table.update({np.ndarray: _reduce_array, **reducers})
 
 
 class NoLayout(Exception):  # noqa: N818
@@ -63,6 +66,8 @@ def lay_out(batch: Any, leaf: Callable[[Any], tuple[int, ...]]) -> Layout:
     """Describe a batch. `leaf` places what is not a container or a plain value, or raises NoLayout."""
     kind = type(batch)
     if kind in _PLAIN:
+        if kind is str and len(batch) > _LAYOUT_TEXT:
+            raise NoLayout
         return batch
     if kind not in _CONTAINERS:
         return leaf(batch)
@@ -96,7 +101,9 @@ def pack(batch: object, reducers: Mapping[type, Reducer], room: Room) -> tuple[b
     pieces: list[Piece] = []
 
     def keep(buffer: pickle.PickleBuffer) -> None:
-        pieces.append(place(buffer.raw(), room))
+        content = buffer.raw()
+        # Only what a reducer points to may lie in the slot already. An array over it is another's: it gets a copy.
+        pieces.append(place(content, room, look=isinstance(content.obj, ctypes.Array)))
 
     stream = io.BytesIO()
     _Packer(stream, reducers, keep).dump(batch)
@@ -120,13 +127,18 @@ def unpack(stream: bytes | Piece, pieces: Iterable[Piece], slot: Bytes) -> Any:
     return pickle.loads(stream, buffers=[np.ndarray((length,), np.uint8, slot, start) for start, length in pieces])
 
 
-def place(content: Any, room: Room) -> Piece:
-    """Where bytes lie in the slot; they are copied there unless they do already."""
+def _reduce_array(array: Any) -> Any:
+    """As NumPy does; but what arrives can be written, as everything that was pickled can."""
+    return (array if array.flags.writeable else array.copy()).__reduce_ex__(5)
+
+
+def place(content: Any, room: Room, *, look: bool = False) -> Piece:
+    """Where bytes lie in the slot; they are copied there, unless a `look` shows that they do already."""
     source = np.frombuffer(content, np.uint8) if len(content) else np.empty(0, np.uint8)
     length = source.nbytes
     if not length:
         return 0, 0
-    start = room.find(source.__array_interface__["data"][0])
+    start = room.find(source.__array_interface__["data"][0]) if look else None
     if start is None:
         start, target = room.room(length)
         target[:] = source

@@ -17,7 +17,9 @@ private memory in place, and the child has its own copy as it has of everything 
 import contextlib
 import itertools
 import os
+import resource
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Self
@@ -57,16 +59,22 @@ class Area:
         )  # a worker takes the lowest free slot, so a higher one means: many are kept
         self.slots = self.lendable + prefetch  # those under way while all others are kept
         self._head_bytes = -(-workers * self.slots * 9 // PAGE) * PAGE
-        self.memory = Memory(self._head_bytes + workers * self.slots * _STRIDE)
+        self.stride = _STRIDE
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY:  # it binds files without a name, too
+            self.stride = min(_STRIDE, (limit - self._head_bytes) // (workers * self.slots) // PAGE * PAGE)
+            if self.stride < _SMALLEST_SLOT:
+                raise ResourceError(f"files may have {limit:,} bytes only, too few for batches: raise `ulimit -f`")
+        self.memory = Memory(self._head_bytes + workers * self.slots * self.stride)
 
     def offset(self, place: Place) -> int:
         """Where in the memory a slot begins."""
         worker, slot = place
-        return self._head_bytes + (worker * self.slots + slot) * _STRIDE
+        return self._head_bytes + (worker * self.slots + slot) * self.stride
 
     def discard(self, place: Place) -> None:
         """Give the memory of a slot back."""
-        self.memory.discard(self.offset(place), _STRIDE)
+        self.memory.discard(self.offset(place), self.stride)
 
 
 class _Head:
@@ -123,6 +131,7 @@ class Outbox:
         self._touched = memoryview(self._head.touched[worker])
         self._slots: list[_Slot] = []
         self._current: _Slot | None = None
+        self._claimed_by = 0
         self._longest = _SMALLEST_SLOT
 
     def claim(self) -> bool:
@@ -135,8 +144,9 @@ class Outbox:
             return False
         slot.used = 0
         slot.leases.clear()
-        self._current = slot
         self._lease(slot)
+        self._current = slot
+        self._claimed_by = threading.get_ident()
         return True
 
     def room(self, length: int) -> tuple[int, Bytes]:
@@ -146,7 +156,11 @@ class Outbox:
         start, end = slot.used, slot.used + length
         if end > len(slot.lease):
             # What is laid out already stays where it is: both mappings show the same pages.
-            self._longest = 1 << (end - 1).bit_length()
+            if end > self.area.stride:
+                raise ResourceError(
+                    f"a batch needs {end:,} bytes and a slot has room for {self.area.stride:,}: raise `ulimit -f`"
+                )
+            self._longest = min(1 << (end - 1).bit_length(), self.area.stride)
             self._lease(slot)
         if end > slot.touched:
             self._touch(slot, end)
@@ -165,8 +179,19 @@ class Outbox:
 
     @property
     def claimed(self) -> bool:
-        """Whether a batch is being made."""
-        return self._current is not None
+        """Whether this thread is making a batch. User code may collate in others; that goes torch's way."""
+        return self._current is not None and self._claimed_by == threading.get_ident()
+
+    def rewind(self, used: int) -> None:
+        """Take back the room that was given out since `used`."""
+        assert self._current is not None
+        self._current.used = used
+
+    @property
+    def used(self) -> int:
+        """How much of the claimed slot is given out."""
+        assert self._current is not None
+        return self._current.used
 
     def abandon(self) -> None:
         """Forget the claimed slot; it is free again."""
@@ -253,8 +278,14 @@ class Inbox:
         self._mappings: dict[Place, Mapping] = {}
         self._loans: dict[Place, _Loan] = {}
         self._closed = False
-        self._owner = os.getpid()
+        self._getpid = os.getpid
+        self._owner = self._getpid()
         _inboxes.add(self)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it. A forked child inherits the object, not the memory."""
+        return self._owner == self._getpid()  # kept, because loans may end when the interpreter has lost its modules
 
     @property
     def lent(self) -> int:
@@ -278,8 +309,9 @@ class Inbox:
 
     def _ended(self, loan: _Loan) -> None:
         # May run inside the garbage collector, at any line of any thread: no lock, nothing that could wait.
-        self._loans.pop(loan.place)
-        self._free(loan.place)
+        if self.is_ours and self._loans.get(loan.place) is loan:
+            del self._loans[loan.place]
+            self._free(loan.place)
 
     def _free(self, place: Place) -> None:
         if not self._closed:
@@ -292,7 +324,8 @@ class Inbox:
     def make_private(self) -> None:
         """Turn every lent batch into private memory, so that a child process may keep it too."""
         for place, loan in list(self._loans.items()):
-            self._loans.pop(place)
+            if self._loans.pop(place, None) is not loan:
+                continue  # it has ended meanwhile
             self._mappings.pop(place, None)
             with contextlib.suppress(
                 OSError
@@ -311,7 +344,7 @@ class Inbox:
 
     def close(self) -> None:
         """Give back all memory but that of batches which are still looked at; theirs goes with them."""
-        if self._closed or self._owner != os.getpid():  # a forked child inherits this object, not the memory
+        if self._closed or not self.is_ours:
             return
         self._closed = True
         self._mappings.clear()
@@ -319,7 +352,7 @@ class Inbox:
         for place in sorted(self._loans):
             here = self.area.offset(place)
             self._discard(start, here)
-            start = here + _STRIDE
+            start = here + self.area.stride
         self._discard(start, self.area.memory.length)
         if not self._loans:
             self.area.memory.close()

@@ -1,4 +1,4 @@
-"""Messages between the training process and its workers, over one pipe each way and worker.
+"""Messages between the training process and its workers, over one line each way and worker.
 
 A `multiprocessing.Queue` is shared by all, guarded by semaphores that stay locked when their holder is killed, and
 written by a thread in every process. A line has one writer and one reader, so it needs neither, and costs a fifth:
@@ -6,7 +6,7 @@ written by a thread in every process. A line has one writer and one reader, so i
     training process --  OrderLine 0..N  -->  workers  --  ReportLine 0..N  -->  ReportLines in the training process
 
 The ends that a process does not use are closed in it: a worker's death is the end of its line, noticed at once. Neither
-side ever blocks on a full pipe while the other waits for it: the training process keeps what does not fit until the
+side ever blocks on a full line while the other waits for it: the training process keeps what does not fit until the
 worker reads on, and a worker that cannot report goes on asking whether it should stop.
 
 The names of the methods are those of a queue, because torch calls them.
@@ -14,24 +14,31 @@ The names of the methods are those of a queue, because torch calls them.
 
 import contextlib
 import marshal
+import multiprocessing.forkserver
 import os
 import pickle
 import queue
 import select
 import signal
+import socket
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
 from multiprocessing.reduction import DupFd, ForkingPickler
+from time import monotonic
 from typing import Any
 
 _HEADER = 4
-_PLAIN = b"plain:"
+_MARSHALLED = b"plain:"
 """How a marshalled message begins; a pickle begins otherwise."""
-_CHUNK = 1 << 16
+_CHUNK = 1 << 18
+_ROOM = 1 << 20
 _STUCK_LOOK_MS = 200
+_ENDING_S = 5.0
+
+_PLAIN = frozenset({int, str, float, bool, type(None)})
 
 
 class Plain(tuple[Any, ...]):
@@ -40,30 +47,12 @@ class Plain(tuple[Any, ...]):
     __slots__ = ()
 
 
-class _Frames:
-    """Cuts a stream of bytes into messages."""
-
-    __slots__ = ("_rest",)
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        if self._rest:
-            data = self._rest + data
-        messages, start, end = [], 0, len(data)
-        while end - start >= _HEADER:
-            stop = start + _HEADER + int.from_bytes(data[start : start + _HEADER], "little")
-            if stop > end:
-                break
-            messages.append(data[start + _HEADER : stop])
-            start = stop
-        self._rest = data[start:]
-        return messages
-
-
-def _frame(content: bytes) -> bytes:
-    return len(content).to_bytes(_HEADER, "little") + content
+def is_plain(value: Any) -> bool:
+    """Whether marshal gives back the same: exact plain types. (It turns whatever has a buffer into bytes, silently.)"""
+    kind = type(value)
+    if kind is list or kind is tuple:
+        return set(map(type, value)) <= _PLAIN or all(map(is_plain, value))
+    return kind in _PLAIN
 
 
 def _pickle(message: object) -> bytes:
@@ -71,22 +60,64 @@ def _pickle(message: object) -> bytes:
 
 
 def _marshal(message: Any) -> bytes:
-    """For exact lists, tuples and dictionaries of plain values. Raises ValueError for anything else."""
-    return _PLAIN + marshal.dumps(message)
+    return _MARSHALLED + marshal.dumps(message)
 
 
 def _open(content: bytes) -> Any:
-    return marshal.loads(memoryview(content)[len(_PLAIN) :]) if content.startswith(_PLAIN) else pickle.loads(content)
+    if content.startswith(_MARSHALLED):
+        return marshal.loads(memoryview(content)[len(_MARSHALLED) :])
+    return pickle.loads(content)
+
+
+def _frame(content: bytes) -> bytes:
+    return len(content).to_bytes(_HEADER, "little") + content
+
+
+class _Frames:
+    """Cuts a stream of bytes into messages."""
+
+    __slots__ = ("_missing", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._missing = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        self._missing -= len(data)
+        if self._parts or self._missing > 0:
+            self._parts.append(data)
+            if self._missing > 0:
+                return []  # a long message: it is put together once, when all of it is there
+            data = b"".join(self._parts)
+            self._parts = []
+        messages, start, end = [], 0, len(data)
+        self._missing = 0
+        while start < end:
+            body = start + _HEADER
+            stop = body + int.from_bytes(data[start:body], "little") if body <= end else body
+            if stop > end or body > end:
+                self._parts = [data[start:]]
+                self._missing = stop - end
+                break
+            messages.append(data[body:stop])
+            start = stop
+        return messages
 
 
 class _Ends:
-    """The two ends of a pipe, as far as this process holds them."""
+    """The two ends of a line, as far as this process holds them.
 
-    reader = writer = -1
+    It is a pair of sockets, because writing to a pipe whose reader is gone would end a program that wants SIGPIPE to.
+    """
+
+    reader = -1
+    writer = -1
 
     def __init__(self) -> None:
-        self.reader, self.writer = os.pipe()
-        os.set_blocking(self.writer, False)
+        reading, writing = socket.socketpair()
+        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+        writing.setblocking(False)
+        self.reader, self.writer = reading.detach(), writing.detach()
 
     def close_reader(self) -> None:
         reader, self.reader = self.reader, -1
@@ -109,33 +140,42 @@ class _Ends:
             self.close_writer()
 
 
+def _send(descriptor: int, data: Any) -> int:
+    """Write what fits."""
+    writing = socket.socket(fileno=descriptor)
+    try:
+        return writing.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+    finally:
+        writing.detach()
+
+
 class OrderLine:
     """The training process's end: what worker k shall do next."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         self.ends = _Ends()
         self.backlog: deque[bytes] = deque()
+        self._wake = wake
         self._lock = threading.Lock()  # the pinning thread may flush while the main thread puts
 
-    def put(self, message: object) -> None:
+    def put(self, message: Any) -> None:
         """Send, now or as soon as the worker has read enough."""
-        try:
-            content = _marshal(message)  # indices are plain numbers in nearly all cases
-        except ValueError:
-            content = _pickle(message)
-        self.backlog.append(_frame(content))
+        # Indices are plain numbers in nearly all cases.
+        self.backlog.append(_frame(_marshal(message) if is_plain(message) else _pickle(message)))
         self.flush()
+        if self.backlog:
+            self._wake()
 
     def flush(self) -> None:
-        """Send as much of the backlog as the pipe takes."""
+        """Send as much of the backlog as the line takes."""
         with self._lock:
             while self.backlog and self.ends.writer >= 0:
                 frame = self.backlog.popleft()
                 try:
-                    sent = os.write(self.ends.writer, frame)
+                    sent = _send(self.ends.writer, frame)
                 except BlockingIOError:
                     sent = 0
-                except BrokenPipeError:
+                except (BrokenPipeError, ConnectionResetError):
                     self.backlog.clear()  # the worker is gone, which its report line tells
                     return
                 if sent < len(frame):
@@ -177,24 +217,32 @@ class _WorkerOrders:
 class _WorkerReports:
     """The worker's end of a ReportLine."""
 
-    def __init__(self, writer: int, stop: Any) -> None:
+    def __init__(self, writer: int, stop: Any, explain: Callable[[Exception, Any], Any]) -> None:
         self._writer = writer
         self._stop = stop
+        self._explain = explain
         self._poll = select.poll()
         self._poll.register(writer, select.POLLOUT)
 
     def put(self, message: tuple[Any, Any]) -> None:
         """Report. Dropped when the training process does not listen any more."""
-        number, content = message
-        frame = memoryview(_frame(_marshal((number, *content)) if type(content) is Plain else _pickle(message)))
+        frame = memoryview(_frame(self._write(*message)))
         while frame:
             try:
-                frame = frame[os.write(self._writer, frame) :]
+                frame = frame[_send(self._writer, frame) :]
             except BlockingIOError:
                 if not self._poll.poll(_STUCK_LOOK_MS) and self._stop.is_set():
                     return
-            except BrokenPipeError:
+            except (BrokenPipeError, ConnectionResetError):
                 return
+
+    def _write(self, number: Any, content: Any) -> bytes:
+        if type(content) is Plain:
+            return _marshal((number, *content))
+        try:
+            return _pickle((number, content))
+        except Exception as error:  # whatever the user's object raised
+            return _pickle((number, self._explain(error, content)))
 
     def close(self) -> None:
         """A queue's method; the line ends with the process."""
@@ -208,12 +256,13 @@ class ReportLines:
 
     _wake = -1
 
-    def __init__(self, orders: list[OrderLine], workers: int, arrive: Callable[..., Any]) -> None:
-        self._arrive = arrive
+    def __init__(self, workers: int, arrive: Callable[..., Any]) -> None:
+        self.orders: list[OrderLine] = []
+        self.processes: list[Any] = []
         self.lines: list[_Ends] = []
         for _ in range(workers):
             self.lines.append(_Ends())
-        self._orders = orders
+        self._arrive = arrive
         self._frames = {line.reader: _Frames() for line in self.lines}
         self._messages: deque[bytes] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -223,19 +272,18 @@ class ReportLines:
 
     def get(self, timeout: float | None = None) -> Any:
         """The next report. `queue.Empty` after `timeout` seconds, and at once when a worker has hung up."""
+        deadline = None if timeout is None else monotonic() + timeout
         while not self._messages:
-            for order in self._orders:
+            for order in self.orders:
                 if order.backlog:
                     order.flush()
-                    if order.backlog:
+                    if order.backlog and order.ends.writer >= 0:
                         self._poll.register(order.ends.writer, select.POLLOUT)
-            events = self._poll.poll(None if timeout is None else timeout * 1000)
-            if not events:
-                raise queue.Empty
-            if self._receive(events) and not self._messages:
+            events = self._poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000)
+            if not events or (self._receive(events) and not self._messages):
                 raise queue.Empty
         message = self._messages.popleft()
-        if not message.startswith(_PLAIN):
+        if not message.startswith(_MARSHALLED):
             return pickle.loads(message)
         number, *values = _open(message)
         return number, self._arrive(*values)
@@ -245,20 +293,35 @@ class ReportLines:
         for descriptor, event in events:
             frames = self._frames.get(descriptor)
             if descriptor == self._wake:
-                os.eventfd_read(descriptor)
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(descriptor)
             elif frames is None:
                 self._poll.unregister(descriptor)  # an order line has room again
-            elif event & select.POLLIN:
-                self._messages.extend(frames.feed(os.read(descriptor, _CHUNK)))
             else:
-                self._poll.unregister(descriptor)
-                hung_up = True
+                data = os.read(descriptor, _CHUNK) if event & select.POLLIN else b""
+                if data:
+                    self._messages.extend(frames.feed(data))
+                else:
+                    self._poll.unregister(descriptor)
+                    self._await_end(descriptor)
+                    hung_up = True
         return hung_up
+
+    def _await_end(self, descriptor: int) -> None:
+        """A worker that has hung up is about to end: whoever asks how it did shall get an answer."""
+        for line, process in zip(self.lines, self.processes, strict=False):
+            if line.reader == descriptor:
+                process.join(_ENDING_S)
+
+    def wake(self) -> None:
+        """Make whoever waits in `get` look again."""
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
 
     def put(self, message: object) -> None:
         """Hand a message to whoever waits in `get`, from within this process."""
         self._messages.append(_pickle(message))
-        os.eventfd_write(self._wake, 1)
+        self.wake()
 
     def close(self) -> None:
         """Listen no more."""
@@ -279,40 +342,59 @@ class ReportLines:
 class LinedContext:
     """A multiprocessing context whose queues are lines, and whose processes call `begin(k)` before their target.
 
-    Plain reports become what `arrive(*values)` returns.
-
     It makes what torch's iterator asks for, in the order in which it asks: the queue of results, the event that stops
-    all, then a queue and a process for each worker.
+    all, then a queue and a process for each worker. Plain reports become what `arrive(*values)` returns; for a report
+    that cannot be pickled, `explain(error, report)` is sent.
     """
 
-    def __init__(self, context: Any, workers: int, begin: Callable[[int], None], arrive: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        context: Any,
+        workers: int,
+        begin: Callable[[int], None],
+        arrive: Callable[..., Any],
+        explain: Callable[[Exception, Any], Any],
+    ) -> None:
         self._context = context
+        self._workers = workers
         self._begin = begin
-        self._orders: list[OrderLine] = []
-        self._reports = ReportLines(self._orders, workers, arrive)
+        self._explain = explain
+        self._reports = ReportLines(workers, arrive)
+        self._orders = self._reports.orders
         self._asked_for_reports = False
         self._stop: Any = None
-        self._started = 0
         self._interruptible = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._held = False
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
         """Start workers within this. Ctrl-C waits until all run, so that none is interrupted while it cannot handle it."""
-        if self._interruptible:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        if self._context.get_start_method() == "forkserver":
+            multiprocessing.forkserver.ensure_running()  # it would hold back Ctrl-C for ever, and in all its children
         try:
-            yield
-            self._leave_to_workers()
-        finally:
             if self._interruptible:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                self._held = True
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            yield
+        finally:
+            self._all_started()
+
+    def _all_started(self) -> None:
+        """Close the workers' ends in the training process, so that a line ends with its worker; let Ctrl-C through."""
+        for order in self._orders:
+            order.ends.close_reader()
+        for line in self._reports.lines:
+            line.close_writer()
+        if self._held:
+            self._held = False
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def Queue(self) -> Any:  # noqa: N802
         """The lines of results at the first call, then one line of orders for each worker."""
         if not self._asked_for_reports:
             self._asked_for_reports = True
             return self._reports
-        self._orders.append(OrderLine())
+        self._orders.append(OrderLine(self._reports.wake))
         return self._orders[-1]
 
     def Event(self) -> Any:  # noqa: N802
@@ -322,21 +404,29 @@ class LinedContext:
 
     def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> Any:  # noqa: N802
         """The next worker."""
-        worker, self._started = self._started, self._started + 1
+        worker = len(self._reports.processes)
         own_orders, own_reports = self._orders[worker].ends, self._reports.lines[worker]
-        others = [*(order.ends for order in self._orders), *self._reports.lines]
-        start = _Start(self._begin, worker, self._stop, own_orders.reader, own_reports.writer, others, self._interruptible)
+        start = _Start(
+            self._begin,
+            worker,
+            (self._stop, self._explain, self._interruptible),
+            (own_orders.reader, own_reports.writer),
+            [*(order.ends for order in self._orders), *self._reports.lines],
+        )
         stand_ins = {id(self._orders[worker]): _Own.ORDERS, id(self._reports): _Own.REPORTS}
-        return self._context.Process(
+        process = self._context.Process(
             target=start, args=(target, *(stand_ins.get(id(argument), argument) for argument in args))
         )
+        self._reports.processes.append(process)
+        if worker == self._workers - 1:
+            process.start = lambda: self._start_last(process)
+        return process
 
-    def _leave_to_workers(self) -> None:
-        """Close the workers' ends in the training process, so that a line ends with its worker."""
-        for order in self._orders:
-            order.ends.close_reader()
-        for line in self._reports.lines:
-            line.close_writer()
+    def _start_last(self, process: Any) -> None:
+        # What follows in torch's iterator is the user's sampler, which may be interrupted.
+        del process.start
+        process.start()
+        self._all_started()
 
     def close(self) -> None:
         """Close the training process's ends."""
@@ -362,33 +452,29 @@ class _Start:
         self,
         begin: Callable[[int], None],
         worker: int,
-        stop: Any,
-        reader: Any,
-        writer: Any,
+        rules: tuple[Any, Callable[[Exception, Any], Any], bool],
+        own: tuple[Any, Any],
         others: list[_Ends],
-        interruptible: bool,
     ) -> None:
         self.begin = begin
         self.worker = worker
-        self.stop = stop
-        self.reader = reader
-        self.writer = writer
+        self.rules = rules
+        self.own = own
         self.others = others
-        self.interruptible = interruptible
 
     def __reduce__(self) -> tuple[Any, ...]:
-        ends = DupFd(self.reader), DupFd(self.writer)
-        return _Start, (self.begin, self.worker, self.stop, *ends, [], self.interruptible)
+        return _Start, (self.begin, self.worker, self.rules, tuple(map(DupFd, self.own)), [])
 
     def __call__(self, target: Callable[..., None], *args: Any) -> None:
-        reader, writer = (end if isinstance(end, int) else end.detach() for end in (self.reader, self.writer))
+        reader, writer = (end if isinstance(end, int) else end.detach() for end in self.own)
         for ends in self.others:
             ends.forget(reader, writer)
             ends.close_reader()
             ends.close_writer()
-        own = {_Own.ORDERS: _WorkerOrders(reader), _Own.REPORTS: _WorkerReports(writer, self.stop)}
+        stop, explain, interruptible = self.rules
+        own = {_Own.ORDERS: _WorkerOrders(reader), _Own.REPORTS: _WorkerReports(writer, stop, explain)}
         try:
-            if self.interruptible:
+            if interruptible:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             self.begin(self.worker)
             target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))

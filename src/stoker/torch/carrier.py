@@ -170,19 +170,26 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             raise RuntimeError(f"{str(error).rstrip()} [{ends}]") from error
 
     def _get_data(self) -> Any:
-        try:
+        if not self._timeout:
             return super()._get_data()
-        except RuntimeError as error:
-            if "timed out" not in str(error):
-                raise
-            number = self._task_info[self._rcvd_idx][0]
-            raise RuntimeError(
-                f"{error}, waiting for worker {number} (pid {self._workers[number].pid}), which is alive. "
-                "Raise timeout=, or see what it does with `py-spy dump --pid`."
-            ) from None
+        deadline = now() + self._timeout
+        while (remaining := deadline - now()) > 0:
+            arrived, data = self._try_get_data(remaining)
+            if arrived:
+                return data
+        raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._who_is_late()}")
 
-    def _shutdown_workers(self) -> None:
-        if self._owner != os.getpid():
+    def _who_is_late(self) -> str:
+        info = self._task_info.get(self._rcvd_idx)
+        if info is None:
+            return ""
+        return (
+            f", waiting for worker {info[0]} (pid {self._workers[info[0]].pid}), which is alive. "
+            "Raise timeout=, or see what it does with `py-spy dump --pid`."
+        )
+
+    def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
+        if self._owner != getpid():
             return  # a forked child, whose garbage collector has met an iterator that it inherited
         super()._shutdown_workers()
         if not self._shutdown:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils import collate as torch_collate
 
 from stoker.memory import Bytes
 from stoker.prep.batch import NoLayout
@@ -49,8 +49,8 @@ _DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 def collate_into(outbox: Outbox) -> None:
     """Make torch's `default_collate` stack tensors and arrays straight into the claimed slot. For a worker process."""
-    torch_stack_tensors: Leaf = default_collate_fn_map[torch.Tensor]
-    torch_stack_arrays: Leaf = default_collate_fn_map[np.ndarray]
+    torch_stack_tensors: Leaf = torch_collate.collate_tensor_fn
+    torch_stack_arrays: Leaf = torch_collate.collate_numpy_array_fn
 
     def stack_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
@@ -63,11 +63,10 @@ def collate_into(outbox: Outbox) -> None:
     def stack_arrays(batch: Sequence[np.ndarray[Any, Any]], *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
         dtype = _TORCH_DTYPE.get(first.dtype)
-        if dtype is not None and outbox.claimed and first.ndim and first.size and min(first.strides) >= 0:
+        if dtype is not None and outbox.claimed and _are_alike(batch):
             _, room = outbox.room(first.nbytes * len(batch))
             rows = np.ndarray((len(batch) * len(first), *first.shape[1:]), first.dtype, room)
             with contextlib.suppress(ValueError, TypeError):  # they differ after all: torch has the words for it
-                _check_alike(batch)
                 np.concatenate(batch, out=rows, casting="no")
                 return tensor_over(room, dtype, (len(batch), *first.shape))
         return torch_stack_arrays(batch, collate_fn_map=collate_fn_map)
@@ -83,24 +82,33 @@ def collate_into(outbox: Outbox) -> None:
 
         return gather
 
-    default_collate_fn_map[int] = gather_numbers(int, np.int64, default_collate_fn_map[int])
-    default_collate_fn_map[float] = gather_numbers(float, np.float64, default_collate_fn_map[float])
-    default_collate_fn_map[torch.Tensor] = stack_tensors
-    default_collate_fn_map[np.ndarray] = stack_arrays
+    ours: dict[type, tuple[Leaf, Leaf]] = {
+        int: (torch_collate.collate_int_fn, gather_numbers(int, np.int64, torch_collate.collate_int_fn)),
+        float: (torch_collate.collate_float_fn, gather_numbers(float, np.float64, torch_collate.collate_float_fn)),
+        torch.Tensor: (torch_stack_tensors, stack_tensors),
+        np.ndarray: (torch_stack_arrays, stack_arrays),
+    }
+    for kind, (torchs, leaf) in ours.items():
+        if (
+            torch_collate.default_collate_fn_map.get(kind) is torchs
+        ):  # otherwise the user has put a function of theirs there
+            torch_collate.default_collate_fn_map[kind] = leaf
 
 
 _strides = attrgetter("strides")
 
 
-def _check_alike(batch: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Raise unless these are plain arrays of one layout, as far as `numpy.concatenate` does not check it by itself."""
+def _are_alike(batch: Sequence[np.ndarray[Any, Any]]) -> bool:
+    """Whether these are plain arrays of one layout, as far as `numpy.concatenate` does not check it by itself."""
     first = batch[0]
-    if (
-        set(map(type, batch)) != {np.ndarray}
-        or set(map(len, batch)) != {len(first)}
-        or list(map(_strides, batch)).count(first.strides) != len(batch)
-    ):
-        raise ValueError
+    return (
+        first.ndim > 0
+        and first.size > 0
+        and min(first.strides) >= 0  # torch takes no others
+        and set(map(type, batch)) == {np.ndarray}
+        and list(map(_strides, batch)).count(first.strides) == len(batch)
+        and set(map(len, batch)) == {len(first)}  # after strides: an array without dimensions has no length
+    )
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -121,7 +129,7 @@ class TensorReducer:
         storage = tensor.untyped_storage()
         address, length = storage.data_ptr(), storage.nbytes()
         sizes = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-        first = self._first_over.get(address)
+        first = self._first_over.get(storage._cdata)
         if first is not None:
             return tensor_beside, (first, *sizes)
         if length > 2 * tensor.nbytes:
@@ -129,7 +137,7 @@ class TensorReducer:
             tensor = tensor.clone()
             self._copies.append(tensor)
             return self(tensor)
-        self._first_over[address] = tensor
+        self._first_over[storage._cdata] = tensor
         content = pickle.PickleBuffer((ctypes.c_ubyte * length).from_address(address))
         if tensor.is_contiguous() and length == tensor.nbytes:
             return tensor_over, (content, *sizes[:2])
@@ -183,7 +191,7 @@ def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor
 
 def strided_tensor_over(content: Bytes, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:
     """A tensor of any layout that lies over `content` and keeps it alive."""
-    return torch.frombuffer(content, dtype=dtype).as_strided_(shape, stride, offset)
+    return tensor_beside(torch.frombuffer(content, dtype=torch.uint8), dtype, shape, stride, offset)
 
 
 def tensor_beside(other: torch.Tensor, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:

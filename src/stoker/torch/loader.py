@@ -9,7 +9,6 @@ import inspect
 import multiprocessing
 import os
 import platform
-import resource
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
@@ -268,6 +267,8 @@ def _is_enabled() -> bool:
 
 
 def _too_few_descriptors(workers: int) -> str:
+    import resource  # not on Windows, where nobody gets here
+
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         f"too many open files: {workers} workers need about {_DESCRIPTORS_PER_WORKER * workers + 10} descriptors beyond "

@@ -10,7 +10,7 @@ from stoker.meter import now
 from stoker.stage.lease import Area, Inbox
 from stoker.stage.lines import LinedContext
 from stoker.torch.threads import ThreadContext
-from stoker.torch.worker import Arrived, Opener, Worker, count_samples
+from stoker.torch.worker import Arrived, Opener, Worker, count_samples, explain
 
 
 class Transport(Protocol):
@@ -35,7 +35,7 @@ class SlotTransport:
         worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
         self.collate = worker.collate
         context = loader.multiprocessing_context or torch.multiprocessing
-        self.context = LinedContext(context, loader.num_workers, worker.begin, Opener(self._inbox))
+        self.context = LinedContext(context, loader.num_workers, worker.begin, Opener(self._inbox), explain)
         self.starting = self.context.starting
 
     def close(self, workers: list[Any]) -> None:
@@ -51,7 +51,7 @@ class SlotTransport:
 def _take_spare(spares: list[Inbox], workers: int, prefetch: int) -> Inbox:
     while spares:
         inbox = spares.pop()
-        if (inbox.area.workers, inbox.area.prefetch) == (workers, prefetch):
+        if inbox.is_ours and (inbox.area.workers, inbox.area.prefetch) == (workers, prefetch):
             return inbox
         inbox.close()
     return Inbox(Area(workers, prefetch))

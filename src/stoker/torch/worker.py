@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils.data
+from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
@@ -54,15 +56,26 @@ class Worker:
         layout = pickled = None
         try:
             batch = self.collate_fn(samples)
+            collated = outbox.used
             try:
                 layout = lay_out(batch, TensorLeaves(outbox))
             except NoLayout:
+                outbox.rewind(collated)
                 pickled = pack(batch, {torch.Tensor: TensorReducer()}, outbox)
             slot = outbox.announce()
         finally:
             outbox.abandon()
         count = count_samples(samples) if self.batched else 1
         return Plain((outbox.worker, count, now(), slot, layout, pickled))
+
+
+def explain(error: Exception, report: Any) -> ExceptionWrapper:
+    """What is reported when a report cannot be pickled: the user's error in other words, or why not."""
+    if isinstance(report, ExceptionWrapper):
+        report.exc_type = RuntimeError
+        return report
+    info = torch.utils.data.get_worker_info()
+    return ExceptionWrapper((type(error), error, error.__traceback__), f"in DataLoader worker process {info and info.id}")
 
 
 def count_samples(samples: Any) -> int:
