@@ -22,7 +22,7 @@ def test_a_slot_is_free_again_when_its_last_view_is_gone() -> None:
     area = Area(workers=1, prefetch=2)
     outbox, inbox = Outbox(area, 0), Inbox(area)
     slot, length, used = send(outbox, 1)
-    batch = inbox.open((0, slot), length, used)
+    batch = inbox.open((0, slot), length, used)[0]
     part = np.ndarray((10,), np.uint8, batch, 100)  # type: ignore[arg-type]
     del batch
     assert send(outbox, 2)[0] != slot
@@ -36,7 +36,7 @@ def test_a_slot_is_free_again_when_its_last_view_is_gone() -> None:
 def test_small_batches_are_copied_out_at_once() -> None:
     area = Area(workers=1, prefetch=2)
     outbox, inbox = Outbox(area, 0), Inbox(area)
-    kept = [inbox.open((0, slot), length, used) for slot, length, used in (send(outbox, n, 100) for n in range(50))]
+    kept = [inbox.open((0, slot), length, used)[0] for slot, length, used in (send(outbox, n, 100) for n in range(50))]
     assert inbox.lent == 0
     assert [int(batch[99]) for batch in kept] == list(range(50))
 
@@ -49,7 +49,7 @@ def test_however_many_are_kept_a_worker_finds_a_slot() -> None:
         under_way.append(send(outbox, number % 256))
         if len(under_way) == 3:
             slot, length, used = under_way.pop(0)
-            kept.append(inbox.open((0, slot), length, used))
+            kept.append(inbox.open((0, slot), length, used)[0])
     assert [int(batch[1000]) for batch in kept] == list(range(98))
 
 
@@ -63,7 +63,7 @@ def test_a_batch_may_outgrow_its_slot_while_it_is_made() -> None:
     for offset, room in rooms:
         assert outbox.find(room.__array_interface__["data"][0]) == offset
     slot, length, used = outbox.announce()
-    batch = inbox.open((0, slot), length, used)
+    batch = inbox.open((0, slot), length, used)[0]
     for number, (offset, room) in enumerate(rooms):
         assert (batch[offset : offset + len(room)] == number).all()
         assert offset % lease.ALIGNMENT == 0
@@ -76,7 +76,7 @@ def test_what_the_worker_keeps_is_not_overwritten() -> None:
     _, room = outbox.room(1 << 16)
     room[:] = 7
     slot, length, used = outbox.announce()
-    inbox.open((0, slot), length, used)
+    inbox.open((0, slot), length, used)[0]
     assert send(outbox, 8)[0] != slot
     assert (room == 7).all()
 
@@ -95,7 +95,7 @@ def test_renewed_slots_are_free_but_for_the_lent_ones() -> None:
     area = Area(workers=1, prefetch=2)
     inbox, before = Inbox(area), Outbox(area, 0)
     slot, length, used = send(before, 1)
-    kept = inbox.open((0, slot), length, used)
+    kept = inbox.open((0, slot), length, used)[0]
     for number in range(3):
         send(before, number)  # reported to nobody
     inbox.renew()
@@ -109,7 +109,7 @@ def test_closing_leaves_lent_batches_valid_and_gives_the_rest_back() -> None:
     inbox = Inbox(area)
     slot, length, used = send(Outbox(area, 1), 5)
     send(Outbox(area, 0), 6)
-    kept = inbox.open((1, slot), length, used)
+    kept = inbox.open((1, slot), length, used)[0]
     inbox.close()
     assert (kept[:used] == 5).all()
     del kept
@@ -146,7 +146,7 @@ def test_memory_in_a_cycle_is_there_until_the_last_finalizer_has_run() -> None:
         area = Area(workers=1, prefetch=2)
         inbox = Inbox(area)
         slot, length, used = send(Outbox(area, 0), number)
-        Late(inbox, inbox.open((0, slot), length, used))
+        Late(inbox, inbox.open((0, slot), length, used)[0])
         del area, inbox
     gc.collect()
     assert seen == list(range(20))

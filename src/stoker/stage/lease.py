@@ -21,8 +21,9 @@ import resource
 import sys
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,13 +267,40 @@ class _Loan(weakref.ref[_Lease]):
         self.used = used
 
 
+class Pins(Protocol):
+    """Page-locked memory: a device may read it by itself, and so may still be reading when nobody else looks any more."""
+
+    def lock(self, address: int, length: int) -> None:
+        """Lock a range in memory and tell the device of it."""
+
+    def unlock(self, address: int) -> None:
+        """Undo it."""
+
+    def mark(self) -> Any:
+        """Something that `passed` knows: all that was asked of the device until now."""
+
+    def passed(self, mark: Any) -> bool:
+        """Whether the device has done all that."""
+
+    def wait(self) -> None:
+        """Until the device has done everything."""
+
+
 class Inbox:
-    """The training process's side: announced slots in, arrays out that end the loan by themselves."""
+    """The training process's side: announced slots in, arrays out that end the loan by themselves.
+
+    With `pins` the usual slots are page-locked. Then a loan that ended is not over before the device has done all that it
+    was asked for until then: there may be a copy on its way that nobody in this process knows of.
+    """
 
     _closed = True
 
-    def __init__(self, area: Area) -> None:
+    def __init__(self, area: Area, pins: Pins | None = None) -> None:
         self.area = area
+        self.pins = pins
+        self._locked: dict[Place, tuple[Mapping, int]] = {}
+        self._returned: deque[Place] = deque()
+        self._marked: deque[tuple[Any, list[Place]]] = deque()
         self._head = _Head(area)
         self._turns = self._head.turns
         self._mappings: dict[Place, Mapping] = {}
@@ -292,26 +320,55 @@ class Inbox:
         """How many slots somebody in this process is looking at."""
         return len(self._loans)
 
-    def open(self, place: Place, length: int, used: int) -> Bytes:
-        """The bytes of an announced slot."""
+    def open(self, place: Place, length: int, used: int) -> tuple[Bytes, bool]:
+        """The bytes of an announced slot, and whether they are page-locked."""
+        if self.pins is not None:
+            self._look_after_returned(self.pins)
         mapping = self._mappings.get(place)
         if mapping is None or mapping.length < length:
             mapping = self.area.memory.map(self.area.offset(place), length)
             if place[1] < self.area.usual:
                 self._mappings[place] = mapping
-        if used < COPIED_BELOW_BYTES or place[1] >= self.area.lendable:
+        kept = self.area.lendable if self.pins is None else self.area.usual
+        if used < COPIED_BELOW_BYTES or place[1] >= kept:
             copy: Bytes = mapping.view()[:used].copy()
             self._turns[place] = 0
-            return copy
+            return copy, False
+        if self.pins is not None:
+            self._lock(self.pins, place, mapping, used)
         lease = _lease(mapping)
         self._loans[place] = _Loan(lease, self._ended, place, used)
-        return lease
+        return lease, self.pins is not None
+
+    def _lock(self, pins: Pins, place: Place, mapping: Mapping, used: int) -> None:
+        """Lock the pages of a slot, once, and again when it has grown."""
+        before, length = self._locked.get(place, (mapping, 0))
+        if before is mapping and length >= used:
+            return
+        if length:
+            pins.wait()
+            pins.unlock(before.address)
+        length = -(-used // PAGE) * PAGE
+        pins.lock(mapping.address, length)
+        self._locked[place] = mapping, length
+
+    def _look_after_returned(self, pins: Pins) -> None:
+        """Free what the device has done with."""
+        if self._returned:
+            places = [self._returned.popleft() for _ in range(len(self._returned))]
+            self._marked.append((pins.mark(), places))
+        while self._marked and pins.passed(self._marked[0][0]):
+            for place in self._marked.popleft()[1]:
+                self._turns[place] = 0
 
     def _ended(self, loan: _Loan) -> None:
         # May run inside the garbage collector, at any line of any thread: no lock, nothing that could wait.
         if self.is_ours and self._loans.get(loan.place) is loan:
             del self._loans[loan.place]
-            self._free(loan.place)
+            if self.pins is None or self._closed:
+                self._free(loan.place)
+            else:
+                self._returned.append(loan.place)
 
     def _free(self, place: Place) -> None:
         if not self._closed:
@@ -323,6 +380,11 @@ class Inbox:
 
     def make_private(self) -> None:
         """Turn every lent batch into private memory, so that a child process may keep it too."""
+        if self.pins is not None and self._loans:
+            self.pins.wait()
+            for place in list(self._loans):
+                if place in self._locked:
+                    self.pins.unlock(self._locked.pop(place)[0].address)
         for place, loan in list(self._loans.items()):
             if self._loans.pop(place, None) is not loan:
                 continue  # it has ended meanwhile
@@ -335,8 +397,9 @@ class Inbox:
 
     def renew(self) -> None:
         """Make all slots but the lent ones free for other workers, once the ones before are gone. Usual ones stay warm."""
+        busy = {*self._loans, *self._returned, *(place for _, places in self._marked for place in places)}
         for place in itertools.product(range(self.area.workers), range(self.area.slots)):
-            if place not in self._loans:
+            if place not in busy:
                 self._turns[place] = 0
                 if place[1] >= self.area.usual and self._head.touched[place]:
                     self._head.touched[place] = 0
@@ -347,6 +410,10 @@ class Inbox:
         if self._closed or not self.is_ours:
             return
         self._closed = True
+        if self.pins is not None and self._locked:
+            self.pins.wait()
+            for mapping, _ in self._locked.values():
+                self.pins.unlock(mapping.address)
         self._mappings.clear()
         start = 0
         for place in sorted(self._loans):

@@ -124,7 +124,9 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         self._busy_until = [0.0] * loader.num_workers
         self._transport = transport
         with transport.starting():
-            super().__init__(Instead(loader, collate_fn=transport.collate, multiprocessing_context=transport.context))
+            pinning = {"pin_memory": False} if transport.pins else {}
+            lines = {"collate_fn": transport.collate, "multiprocessing_context": transport.context}
+            super().__init__(Instead(loader, **lines, **pinning))
         self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 

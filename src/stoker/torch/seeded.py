@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.utils.data
+from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
 from stoker.torch.carrier import InlineIter, Instead, WorkersIter
@@ -126,7 +127,9 @@ class SeededWorkersIter(WorkersIter):
         if failure is not None:
             raise failure
         with generators_restored():
-            return self._merge(self._progress.epoch, first, samples)
+            batch = self._merge(self._progress.epoch, first, samples)
+        pinned = self._pin_memory or (self._transport is not None and self._transport.pins)
+        return pin_memory.pin_memory(batch) if pinned else batch
 
     def _saw(self) -> None:
         self._progress.saw(self._course.ordered.popleft()[1])

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import torch.multiprocessing
 
 from stoker.meter import now
-from stoker.stage.lease import Area, Inbox
+from stoker.stage.lease import Area, Inbox, Pins
 from stoker.stage.lines import LinedContext
+from stoker.torch.pinned import pins_for
 from stoker.torch.threads import ThreadContext
 from stoker.torch.worker import Arrived, Opener, Worker, count_samples, explain
 
@@ -18,6 +19,8 @@ class Transport(Protocol):
 
     context: Any
     collate: Callable[[Any], Any]
+    pins: bool
+    """Whether batches come page-locked, so that torch need not do it."""
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         """Start workers within this."""
@@ -31,7 +34,9 @@ class SlotTransport:
 
     def __init__(self, loader: Any, spares: list[Inbox]) -> None:
         self._spares = spares
-        self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor)
+        pins = next((spare.pins for spare in spares if spare.pins is not None), None) or pins_for(loader)
+        self.pins = pins is not None
+        self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor, pins)
         worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
         self.collate = worker.collate
         context = loader.multiprocessing_context or torch.multiprocessing
@@ -48,17 +53,20 @@ class SlotTransport:
             self._spares.append(self._inbox)
 
 
-def _take_spare(spares: list[Inbox], workers: int, prefetch: int) -> Inbox:
+def _take_spare(spares: list[Inbox], workers: int, prefetch: int, pins: Pins | None) -> Inbox:
     while spares:
         inbox = spares.pop()
-        if inbox.is_ours and (inbox.area.workers, inbox.area.prefetch) == (workers, prefetch):
+        fits = (inbox.area.workers, inbox.area.prefetch, inbox.pins is None) == (workers, prefetch, pins is None)
+        if inbox.is_ours and fits:
             return inbox
         inbox.close()
-    return Inbox(Area(workers, prefetch))
+    return Inbox(Area(workers, prefetch), pins)
 
 
 class ThreadTransport:
     """Threads; batches as they are."""
+
+    pins = False
 
     def __init__(self, loader: Any) -> None:
         self.context = ThreadContext()

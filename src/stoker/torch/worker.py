@@ -120,8 +120,10 @@ class Opener:
     ) -> Arrived:
         """Open one."""
         number, length, used = slot
-        memory = self.inbox.open((worker, number), length, used)
+        memory, is_pinned = self.inbox.open((worker, number), length, used)
         batch = unpack(*pickled, memory) if pickled else build(layout, leaf_over(memory))
+        if self.inbox.pins is not None and not is_pinned:
+            batch = pin_memory.pin_memory(batch)
         return Arrived(batch, worker, samples, finished)
 
 
