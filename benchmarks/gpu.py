@@ -42,7 +42,13 @@ def main() -> None:
         ("3 KB samples", SmallSamples(2_000_000), 256, False),
         ("3 KB samples, pinned", SmallSamples(2_000_000), 256, True),
     ):
-        options = {"dataset": dataset, "batch_size": size, "shuffle": True, "num_workers": WORKERS, "pin_memory": pin}
+        options: dict[str, Any] = {
+            "dataset": dataset,
+            "batch_size": size,
+            "shuffle": True,
+            "num_workers": WORKERS,
+            "pin_memory": pin,
+        }
         contenders = {loader: partial(busy_rate, make(**options)) for loader, make in harness.LOADERS.items()}
         contenders["stoker, seed"] = partial(busy_rate, stoker.DataLoader(**options, seed=1))
         rates = harness.alternate(contenders, min(count, 3))

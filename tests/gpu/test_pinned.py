@@ -31,8 +31,11 @@ def test_batches_are_page_locked_without_a_thread_or_a_copy(options: dict[str, A
 
 
 def test_small_and_many_kept_batches_are_pinned_too() -> None:
-    kept = list(pinned(Numbers(200, (64, 64)), batch_size=4, num_workers=1)) + list(pinned(Numbers(8, (2,)), num_workers=1))
+    large = pinned(Numbers(200, (64, 64)), batch_size=4, num_workers=1)
+    small = pinned(Numbers(8, (2,)), num_workers=1)
+    kept = [*large, *small]
     assert all(leaf.is_pinned() for batch in kept for leaf in batch)
+    large.close()  # then they are no longer page-locked, but still there
     for values, labels in kept:
         assert (values.flatten(1)[:, 0] == labels).all()
 
@@ -42,9 +45,8 @@ def test_small_and_many_kept_batches_are_pinned_too() -> None:
 def test_a_slot_is_not_refilled_while_a_stream_may_read_it(streams: str) -> None:
     """Copies are queued behind long work, and the batch is dropped at once."""
     count = 10_000 if streams == "many" else 2_000
-    used = [torch.cuda.Stream() for _ in range({"default": 0, "side": 1, "many": 5}[streams])] or [
-        torch.cuda.default_stream()
-    ]
+    side = [torch.cuda.Stream() for _ in range({"default": 0, "side": 1, "many": 5}[streams])]
+    used = side or [torch.cuda.default_stream()]
     loader = pinned(Numbers(count * 8, (48, 48)), batch_size=8, num_workers=4)
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     for number, (values, labels) in enumerate(loader):

@@ -35,6 +35,7 @@ _MARSHALLED = b"plain:"
 """How a marshalled message begins; a pickle begins otherwise."""
 _CHUNK = 1 << 18
 _ROOM = 1 << 20
+_QUIETLY = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 _STUCK_LOOK_MS = 200
 _ENDING_S = 5.0
 
@@ -42,7 +43,7 @@ _PLAIN = frozenset({int, str, float, bool, type(None)})
 
 
 class Plain(tuple[Any, ...]):
-    """A report of nothing but plain values. It is marshalled, not pickled, and handed to `arrive` on the other side."""
+    """An order or report of nothing but plain values: it is marshalled. A report is handed to `arrive` where it comes."""
 
     __slots__ = ()
 
@@ -110,43 +111,33 @@ class _Ends:
     It is a pair of sockets, because writing to a pipe whose reader is gone would end a program that wants SIGPIPE to.
     """
 
-    reader = -1
-    writer = -1
-
     def __init__(self) -> None:
-        reading, writing = socket.socketpair()
-        writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
-        writing.setblocking(False)
-        self.reader, self.writer = reading.detach(), writing.detach()
+        self._reading, self._writing = socket.socketpair()
+        self._writing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+        self.reader, self.writer = self._reading.fileno(), self._writing.fileno()
+
+    def send(self, data: Any) -> int:
+        """Write what fits."""
+        return self._writing.send(data, _QUIETLY)
 
     def close_reader(self) -> None:
-        reader, self.reader = self.reader, -1
-        if reader >= 0:
-            os.close(reader)
+        self.reader = -1
+        self._reading.close()
 
     def close_writer(self) -> None:
-        writer, self.writer = self.writer, -1
-        if writer >= 0:
-            os.close(writer)
+        self.writer = -1
+        self._writing.close()
 
     def forget(self, *descriptors: int) -> None:
         """Leave these to somebody else."""
-        self.reader = -1 if self.reader in descriptors else self.reader
-        self.writer = -1 if self.writer in descriptors else self.writer
+        for end in (self._reading, self._writing):
+            if end.fileno() in descriptors:
+                end.detach()
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():
+        if not ending() and hasattr(self, "_writing"):  # there may have been no descriptors left
             self.close_reader()
             self.close_writer()
-
-
-def _send(descriptor: int, data: Any) -> int:
-    """Write what fits."""
-    writing = socket.socket(fileno=descriptor)
-    try:
-        return writing.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-    finally:
-        writing.detach()
 
 
 class OrderLine:
@@ -160,8 +151,11 @@ class OrderLine:
 
     def put(self, message: Any) -> None:
         """Send, now or as soon as the worker has read enough."""
-        # Indices are plain numbers in nearly all cases.
-        self.backlog.append(_frame(_marshal(message) if is_plain(message) else _pickle(message)))
+        if type(message) is tuple and type(message[1]) is Plain:
+            content = _marshal((message[0], tuple(message[1])))
+        else:
+            content = _marshal(message) if is_plain(message) else _pickle(message)
+        self.backlog.append(_frame(content))
         self.flush()
         if self.backlog:
             self._wake()
@@ -172,7 +166,7 @@ class OrderLine:
             while self.backlog and self.ends.writer >= 0:
                 frame = self.backlog.popleft()
                 try:
-                    sent = _send(self.ends.writer, frame)
+                    sent = self.ends.send(frame)
                 except BlockingIOError:
                     sent = 0
                 except (BrokenPipeError, ConnectionResetError):
@@ -218,7 +212,7 @@ class _WorkerReports:
     """The worker's end of a ReportLine."""
 
     def __init__(self, writer: int, stop: Any, explain: Callable[[Exception, Any], Any]) -> None:
-        self._writer = writer
+        self._writing = socket.socket(fileno=writer)
         self._stop = stop
         self._explain = explain
         self._poll = select.poll()
@@ -229,7 +223,7 @@ class _WorkerReports:
         frame = memoryview(_frame(self._write(*message)))
         while frame:
             try:
-                frame = frame[_send(self._writer, frame) :]
+                frame = frame[self._writing.send(frame, _QUIETLY) :]
             except BlockingIOError:
                 if not self._poll.poll(_STUCK_LOOK_MS) and self._stop.is_set():
                     return

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from stoker.order import Drawn, Ids, mix, pad, share
+from stoker.stage.lines import Plain
 from stoker.torch.progress import Batch, Itinerary, Progress, generator_text, set_generator
 from stoker.torch.seeding import generators_restored, seed_generators
 
@@ -54,6 +55,7 @@ class _Whole:
     """One process takes all."""
 
     world = 1
+    is_plain = True
 
     def __init__(self, order: Drawn, size: int, drop_last: bool) -> None:
         self.order, self.size, self.drop_last = order, size, drop_last
@@ -79,6 +81,8 @@ class _Whole:
 
 class _Distributed:
     """torch's DistributedSampler, index for index."""
+
+    is_plain = True
 
     def __init__(self, sampler: Any, size: int, drop_last: bool) -> None:
         self.sampler, self.size, self.drop_last = sampler, size, drop_last
@@ -119,6 +123,7 @@ class _OfSampler:
     """Whatever a sampler of the user gives, drawn under the loader's seed."""
 
     world = 1
+    is_plain = False
 
     def __init__(self, loader: Any, seed: int) -> None:
         self.index_sampler = loader._index_sampler
@@ -213,9 +218,10 @@ class Course:
         first, step, ids = batch
         parts = min(self._workers, len(ids) // 2) if split and self._split else 1
         self.ordered.append((max(1, parts), len(ids) * self._itinerary.world, first))
+        kind = Plain if self._itinerary.is_plain else tuple
         if parts <= 1:
-            yield epoch, first, step, ids, False
+            yield kind((epoch, first, step, ids, False))
             return
         bounds = [len(ids) * number // parts for number in range(parts + 1)]
         for start, stop in itertools.pairwise(bounds):
-            yield epoch, first + step * start, step, ids[start:stop], True
+            yield kind((epoch, first + step * start, step, ids[start:stop], True))

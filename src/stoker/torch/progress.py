@@ -25,6 +25,8 @@ class Itinerary(Protocol):
     """What a loader's samplers amount to."""
 
     world: int
+    is_plain: bool
+    """Whether indices are plain numbers, all of them."""
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when a state is loaded; plain values."""
@@ -136,6 +138,7 @@ class TorchItinerary:
     """What the samplers of a loader without a seed depend on: torch's generators, as they were when the epoch began."""
 
     world = 1
+    is_plain = False
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

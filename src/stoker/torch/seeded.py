@@ -3,8 +3,8 @@
 torch's fetcher asks the dataset for the samples of an order and hands them to `collate_fn`; both are ours here.
 """
 
-import dataclasses
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.utils.data
@@ -71,7 +71,9 @@ class UsersDataset:
         """Prepare a worker."""
         info = torch_worker._worker_info
         if info is not None:
-            torch_worker._worker_info = dataclasses.replace(info, dataset=self.dataset)
+            torch_worker._worker_info = type(info)(
+                id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=self.dataset
+            )
         if self.init_fn is not None:
             self.init_fn(worker)
 
@@ -87,6 +89,17 @@ def seeded_view(loader: Any, course: Course, positions: Positions) -> Any:
         generator=torch.Generator(),  # torch draws a seed for its workers; the user's generators are left alone
         _skip_batches=0,
     )
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """As in workers: threads that meet at a barrier while all cores are taken by workers cost a hundred milliseconds."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class SeededInlineIter(InlineIter):
@@ -126,7 +139,7 @@ class SeededWorkersIter(WorkersIter):
                 failure = failure or error
         if failure is not None:
             raise failure
-        with generators_restored():
+        with generators_restored(), _one_thread():
             batch = self._merge(self._progress.epoch, first, samples)
         pinned = self._pin_memory or (self._transport is not None and self._transport.pins)
         return pin_memory.pin_memory(batch) if pinned else batch
