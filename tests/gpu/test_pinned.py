@@ -33,7 +33,7 @@ def test_batches_are_page_locked_without_a_thread_or_a_copy(options: dict[str, A
 def test_small_and_many_kept_batches_are_pinned_too() -> None:
     large = pinned(Numbers(200, (64, 64)), batch_size=4, num_workers=1)
     small = pinned(Numbers(8, (2,)), num_workers=1)
-    kept = [*large, *small]
+    kept = [*small, *large]  # in this order: a batch that is kept while workers are forked is not page-locked any more
     assert all(leaf.is_pinned() for batch in kept for leaf in batch)
     large.close()  # then they are no longer page-locked, but still there
     for values, labels in kept:

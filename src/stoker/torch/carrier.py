@@ -138,14 +138,6 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             asked.clear()
         super()._reset(loader, first_iter)
 
-    def __next__(self) -> Any:
-        # torch opens a profiler's range for every batch, a tenth of what a batch costs here. Only if somebody profiles.
-        if torch._C._autograd._profiler_enabled() or self._dataset_kind == torch_dataloader._DatasetKind.Iterable:
-            return super().__next__()
-        data = self._next_data()
-        self._num_yielded += 1
-        return data
-
     def _obtain(self) -> Any:
         return torch_dataloader._MultiProcessingDataLoaderIter._next_data(self)
 
@@ -208,6 +200,18 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close(getattr(self, "_workers", []))
+
+
+class MapWorkersIter(WorkersIter):
+    """The same for map-style datasets, of whose length torch has nothing to say in `__next__`."""
+
+    def __next__(self) -> Any:
+        # torch opens a profiler's range for every batch, a tenth of what a small batch costs: only if somebody profiles.
+        if torch._C._autograd._profiler_enabled():
+            return super().__next__()
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
 
 
 def _how_it_ended(exitcode: int) -> str:

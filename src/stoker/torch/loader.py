@@ -137,7 +137,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _make_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
         # Not at the top: on other systems than Linux these cannot even be imported.
-        from stoker.torch.carrier import InlineIter, WorkersIter
+        from stoker.torch.carrier import InlineIter, MapWorkersIter, WorkersIter
         from stoker.torch.course import Course, recognise
         from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
         from stoker.torch.seeding import Positions
@@ -163,7 +163,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         elif self.num_workers == 0:
             return InlineIter(self)
         else:
-            iterator = WorkersIter(self, transport(self))
+            streams = isinstance(self.dataset, torch.utils.data.IterableDataset)
+            iterator = (WorkersIter if streams else MapWorkersIter)(self, transport(self))
         self.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
         return iterator  # type: ignore[no-any-return]
 

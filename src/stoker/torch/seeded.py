@@ -11,7 +11,7 @@ import torch.utils.data
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
-from stoker.torch.carrier import InlineIter, Instead, WorkersIter
+from stoker.torch.carrier import InlineIter, Instead, MapWorkersIter
 from stoker.torch.course import Course
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.transport import Transport
@@ -117,7 +117,7 @@ class SeededInlineIter(InlineIter):
         self._progress.saw(self._course.ordered.popleft()[1])
 
 
-class SeededWorkersIter(WorkersIter):
+class SeededWorkersIter(MapWorkersIter):
     """`num_workers>0`, with a seed. Batches that were ordered in parts are collated here."""
 
     def __init__(self, loader: Any, course: Course, positions: Positions, transport: Callable[[Any], Transport]) -> None:
