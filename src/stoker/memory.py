@@ -82,6 +82,17 @@ def _arrive(length: int, duplicate: Any) -> Memory:
     return Memory(length, descriptor=duplicate.detach())
 
 
+class PrivateMemory:
+    """Stands for a Memory where nothing is shared: every range that is mapped is new, and gone with its mapping."""
+
+    def map(self, offset: int, length: int) -> "Mapping":
+        """New memory."""
+        return Mapping(None, offset, length)
+
+    def discard(self, offset: int, length: int) -> None:
+        """Nothing is kept that could be given back."""
+
+
 class Mapping:
     """A range of a Memory in this process's address space. It is unmapped when nothing refers to it any more.
 
@@ -92,12 +103,12 @@ class Mapping:
 
     __slots__ = ("address", "buffer", "length")
 
-    def __init__(self, descriptor: int, offset: int, length: int) -> None:
+    def __init__(self, descriptor: int | None, offset: int, length: int) -> None:
         self.buffer = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
         self.address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.buffer))
         self.length = length
         flags = mmap.MAP_SHARED | _MAP_FIXED
-        if _libc.mmap(self.address, length, _READ_WRITE, flags, descriptor, offset) == _FAILED:
+        if descriptor is not None and _libc.mmap(self.address, length, _READ_WRITE, flags, descriptor, offset) == _FAILED:
             raise _last_error(f"could not map {length:,} bytes of shared memory")
 
     def view(self, kind: type[Bytes] = np.ndarray) -> Bytes:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ResourceError
-from stoker.memory import PAGE, Bytes, Mapping, Memory, headroom_bytes
+from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory, headroom_bytes
 
 KEPT_AS_VIEWS = 16
 """How many batches of one worker may be kept as views; further ones are copied out."""
@@ -51,7 +51,7 @@ Place = tuple[int, int]
 class Area:
     """The shared memory of one iterator: a row of slots for each worker. Travels to workers of any start method."""
 
-    def __init__(self, workers: int, prefetch: int) -> None:
+    def __init__(self, workers: int, prefetch: int, *, memory: PrivateMemory | None = None) -> None:
         self.workers = workers
         self.prefetch = prefetch
         self.usual = prefetch + 2  # those under way, the one in the user's hand, and the one about to be
@@ -66,7 +66,7 @@ class Area:
             self.stride = min(_STRIDE, (limit - self._head_bytes) // (workers * self.slots) // PAGE * PAGE)
             if self.stride < _SMALLEST_SLOT:
                 raise ResourceError(f"files may have {limit:,} bytes only, too few for batches: raise `ulimit -f`")
-        self.memory = Memory(self._head_bytes + workers * self.slots * self.stride)
+        self.memory: Any = memory or Memory(self._head_bytes + workers * self.slots * self.stride)
 
     def offset(self, place: Place) -> int:
         """Where in the memory a slot begins."""

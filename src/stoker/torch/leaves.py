@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import math
 import pickle
+import threading
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -17,9 +18,9 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 from torch.utils.data._utils import collate as torch_collate
 
-from stoker.memory import Bytes
+from stoker.memory import Bytes, PrivateMemory
 from stoker.prep.batch import NoLayout
-from stoker.stage.lease import Outbox
+from stoker.stage.lease import Area, Outbox
 
 Size = tuple[int, ...]
 Leaf = Callable[..., Any]
@@ -49,6 +50,11 @@ _DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 def collate_into(outbox: Outbox) -> None:
     """Make torch's `default_collate` stack tensors and arrays straight into the claimed slot. For a worker process."""
+    torch_collate.default_collate_fn_map.update(leaves_in(outbox))
+
+
+def leaves_in(outbox: Outbox) -> dict[Any, Leaf]:
+    """Functions for torch's map of collations, for those kinds where the user has not put a function of theirs."""
     torch_stack_tensors: Leaf = torch_collate.collate_tensor_fn
     torch_stack_arrays: Leaf = torch_collate.collate_numpy_array_fn
 
@@ -82,17 +88,22 @@ def collate_into(outbox: Outbox) -> None:
 
         return gather
 
-    ours: dict[type, tuple[Leaf, Leaf]] = {
-        int: (torch_collate.collate_int_fn, gather_numbers(int, np.int64, torch_collate.collate_int_fn)),
-        float: (torch_collate.collate_float_fn, gather_numbers(float, np.float64, torch_collate.collate_float_fn)),
+    def turn_tuples(batch: Sequence[tuple[Any, ...]], *, collate_fn_map: Any = None) -> Any:
+        # What torch does with plain tuples, with the check for equal lengths made in one go.
+        if set(map(type, batch)) == {tuple} and len(set(map(len, batch))) == 1:
+            return [torch_collate.collate(column, collate_fn_map=collate_fn_map) for column in zip(*batch, strict=True)]
+        others = {kind: leaf for kind, leaf in collate_fn_map.items() if leaf is not turn_tuples}
+        return torch_collate.collate(batch, collate_fn_map=others)
+
+    present = torch_collate.default_collate_fn_map
+    leaves: dict[Any, tuple[Leaf | None, Leaf]] = {
         torch.Tensor: (torch_stack_tensors, stack_tensors),
         np.ndarray: (torch_stack_arrays, stack_arrays),
+        int: (torch_collate.collate_int_fn, gather_numbers(int, np.int64, torch_collate.collate_int_fn)),
+        float: (torch_collate.collate_float_fn, gather_numbers(float, np.float64, torch_collate.collate_float_fn)),
+        tuple: (None, turn_tuples),
     }
-    for kind, (torchs, leaf) in ours.items():
-        if (
-            torch_collate.default_collate_fn_map.get(kind) is torchs
-        ):  # otherwise the user has put a function of theirs there
-            torch_collate.default_collate_fn_map[kind] = leaf
+    return {kind: ours for kind, (torchs, ours) in leaves.items() if present.get(kind) is torchs}
 
 
 _strides = attrgetter("strides")
@@ -197,3 +208,27 @@ def strided_tensor_over(content: Bytes, dtype: torch.dtype, shape: Size, stride:
 def tensor_beside(other: torch.Tensor, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:
     """Another tensor over the memory of one that was rebuilt before."""
     return torch.empty(0, dtype=dtype).set_(other.untyped_storage(), offset, shape, stride)
+
+
+class ThreadCollate:
+    """`default_collate` for worker threads: into memory that is used again when nobody looks at the batch any more.
+
+    New memory for every batch would cost a page fault for every page, and threads of one process wait for each other there.
+    """
+
+    def __init__(self, prefetch: int) -> None:
+        self._prefetch = prefetch
+        self._own = threading.local()
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate."""
+        own = self._own
+        if not hasattr(own, "outbox"):
+            own.outbox = Outbox(Area(1, self._prefetch, memory=PrivateMemory()), 0)
+            own.leaves = leaves_in(own.outbox)
+        if not own.outbox.claim():
+            return torch_collate.default_collate(samples)
+        try:
+            return torch_collate.collate(samples, collate_fn_map={**torch_collate.default_collate_fn_map, **own.leaves})
+        finally:
+            own.outbox.abandon()

@@ -137,8 +137,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _make_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
         # Not at the top: on other systems than Linux these cannot even be imported.
-        from stoker.torch.carrier import InlineIter, MapWorkersIter, WorkersIter
+        from stoker.torch.carrier import InlineIter, Instead, MapWorkersIter, WorkersIter
         from stoker.torch.course import Course, recognise
+        from stoker.torch.leaves import ThreadCollate
         from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
         from stoker.torch.seeding import Positions
         from stoker.torch.transport import SlotTransport, ThreadTransport
@@ -148,6 +149,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self._check_threads()
         elif self.num_workers:
             self.check_worker_number_rationality()
+
+        seen: Any = self
+        if threads and self.collate_fn is torch.utils.data.default_collate:
+            seen = Instead(self, collate_fn=ThreadCollate(self.prefetch_factor or 2))
 
         def transport(view: Any) -> Any:
             return ThreadTransport(view) if threads else SlotTransport(view, self.__dict__.setdefault("_spares", []))
@@ -159,12 +164,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             positions = Positions(self.dataset, self.seed, threads=threads and self.num_workers > 0)
             if self.num_workers == 0:
                 return SeededInlineIter(self, course, positions)
-            iterator: Any = SeededWorkersIter(self, course, positions, transport)
+            iterator: Any = SeededWorkersIter(seen, course, positions, transport)
         elif self.num_workers == 0:
             return InlineIter(self)
         else:
             streams = isinstance(self.dataset, torch.utils.data.IterableDataset)
-            iterator = (WorkersIter if streams else MapWorkersIter)(self, transport(self))
+            iterator = (WorkersIter if streams else MapWorkersIter)(seen, transport(seen))
         self.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
         return iterator  # type: ignore[no-any-return]
 
