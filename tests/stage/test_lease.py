@@ -7,8 +7,10 @@ import pytest
 
 from stoker import memory
 from stoker.errors import ResourceError
-from stoker.stage import lease
-from stoker.stage.lease import Area, Inbox, Outbox
+from stoker.stage import outbox as outboxes
+from stoker.stage.area import Area
+from stoker.stage.inbox import Inbox
+from stoker.stage.outbox import Outbox
 
 
 def send(outbox: Outbox, value: int, length: int = 1 << 16) -> tuple[int, int, int]:
@@ -66,7 +68,7 @@ def test_a_batch_may_outgrow_its_slot_while_it_is_made() -> None:
     batch = inbox.open((0, slot), length, used)[0]
     for number, (offset, room) in enumerate(rooms):
         assert (batch[offset : offset + len(room)] == number).all()
-        assert offset % lease.ALIGNMENT == 0
+        assert offset % outboxes.ALIGNMENT == 0
 
 
 def test_what_the_worker_keeps_is_not_overwritten() -> None:
@@ -118,7 +120,7 @@ def test_closing_leaves_lent_batches_valid_and_gives_the_rest_back() -> None:
 
 
 def test_no_memory_is_an_error_before_a_page_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "headroom_bytes", lambda: 100 << 20)
+    monkeypatch.setattr(outboxes, "headroom_bytes", lambda: 100 << 20)
     outbox = Outbox(Area(workers=2, prefetch=2), 0)
     assert outbox.claim()
     outbox.room(30 << 20)

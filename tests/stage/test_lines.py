@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from stoker.stage.lines import LinedContext, OrderLine, Plain
+from stoker.stage.context import LinedContext
+from stoker.stage.lines import OrderLine
+from stoker.stage.messages import Plain
 
 
 def echo(orders: Any, reports: Any) -> None:

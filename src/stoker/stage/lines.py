@@ -13,99 +13,28 @@ The names of the methods are those of a queue, because torch calls them.
 """
 
 import contextlib
-import marshal
-import multiprocessing.forkserver
 import os
 import pickle
 import queue
 import select
-import signal
 import socket
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from enum import Enum
-from multiprocessing.reduction import DupFd, ForkingPickler
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-_HEADER = 4
-_MARSHALLED = b"plain:"
-"""How a marshalled message begins; a pickle begins otherwise."""
+from stoker.stage.messages import MARSHALLED, Frames, Plain, framed, is_plain, marshalled, opened, pickled
+
 _CHUNK = 1 << 18
 _ROOM = 1 << 20
 _QUIETLY = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 _STUCK_LOOK_MS = 200
 _ENDING_S = 5.0
 
-_PLAIN = frozenset({int, str, float, bool, type(None)})
 
-
-class Plain(tuple[Any, ...]):
-    """An order or report of nothing but plain values: it is marshalled. A report is handed to `arrive` where it comes."""
-
-    __slots__ = ()
-
-
-def is_plain(value: Any) -> bool:
-    """Whether marshal gives back the same: exact plain types. (It turns whatever has a buffer into bytes, silently.)"""
-    kind = type(value)
-    if kind is list or kind is tuple:
-        return set(map(type, value)) <= _PLAIN or all(map(is_plain, value))
-    return kind in _PLAIN
-
-
-def _pickle(message: object) -> bytes:
-    return bytes(ForkingPickler.dumps(message))
-
-
-def _marshal(message: Any) -> bytes:
-    return _MARSHALLED + marshal.dumps(message)
-
-
-def _open(content: bytes) -> Any:
-    if content.startswith(_MARSHALLED):
-        return marshal.loads(memoryview(content)[len(_MARSHALLED) :])
-    return pickle.loads(content)
-
-
-def _frame(content: bytes) -> bytes:
-    return len(content).to_bytes(_HEADER, "little") + content
-
-
-class _Frames:
-    """Cuts a stream of bytes into messages."""
-
-    __slots__ = ("_missing", "_parts")
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._missing = 0
-
-    def feed(self, data: bytes) -> list[bytes]:
-        self._missing -= len(data)
-        if self._parts or self._missing > 0:
-            self._parts.append(data)
-            if self._missing > 0:
-                return []  # a long message: it is put together once, when all of it is there
-            data = b"".join(self._parts)
-            self._parts = []
-        messages, start, end = [], 0, len(data)
-        self._missing = 0
-        while start < end:
-            body = start + _HEADER
-            stop = body + int.from_bytes(data[start:body], "little") if body <= end else body
-            if stop > end or body > end:
-                self._parts = [data[start:]]
-                self._missing = stop - end
-                break
-            messages.append(data[body:stop])
-            start = stop
-        return messages
-
-
-class _Ends:
+class Ends:
     """The two ends of a line, as far as this process holds them.
 
     It is a pair of sockets, because writing to a pipe whose reader is gone would end a program that wants SIGPIPE to.
@@ -121,10 +50,12 @@ class _Ends:
         return self._writing.send(data, _QUIETLY)
 
     def close_reader(self) -> None:
+        """Close the end that reads."""
         self.reader = -1
         self._reading.close()
 
     def close_writer(self) -> None:
+        """Close the end that writes."""
         self.writer = -1
         self._writing.close()
 
@@ -144,7 +75,7 @@ class OrderLine:
     """The training process's end: what worker k shall do next."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.ends = _Ends()
+        self.ends = Ends()
         self.backlog: deque[bytes] = deque()
         self._wake = wake
         self._lock = threading.Lock()  # the pinning thread may flush while the main thread puts
@@ -152,10 +83,10 @@ class OrderLine:
     def put(self, message: Any) -> None:
         """Send, now or as soon as the worker has read enough."""
         if type(message) is tuple and type(message[1]) is Plain:
-            content = _marshal((message[0], tuple(message[1])))
+            content = marshalled((message[0], tuple(message[1])))
         else:
-            content = _marshal(message) if is_plain(message) else _pickle(message)
-        self.backlog.append(_frame(content))
+            content = marshalled(message) if is_plain(message) else pickled(message)
+        self.backlog.append(framed(content))
         self.flush()
         if self.backlog:
             self._wake()
@@ -186,14 +117,14 @@ class OrderLine:
         """A queue's method; there is no thread here."""
 
 
-class _WorkerOrders:
+class WorkerOrders:
     """The worker's end of an OrderLine."""
 
     def __init__(self, reader: int) -> None:
         self._reader = reader
         self._poll = select.poll()
         self._poll.register(reader, select.POLLIN)
-        self._frames = _Frames()
+        self._frames = Frames()
         self._messages: deque[bytes] = deque()
 
     def get(self, timeout: float) -> Any:
@@ -205,10 +136,10 @@ class _WorkerOrders:
             if not data:
                 raise SystemExit  # nobody is left who could order anything
             self._messages.extend(self._frames.feed(data))
-        return _open(self._messages.popleft())
+        return opened(self._messages.popleft())
 
 
-class _WorkerReports:
+class WorkerReports:
     """The worker's end of a ReportLine."""
 
     def __init__(self, writer: int, stop: Any, explain: Callable[[Exception, Any], Any]) -> None:
@@ -220,7 +151,7 @@ class _WorkerReports:
 
     def put(self, message: tuple[Any, Any]) -> None:
         """Report. Dropped when the training process does not listen any more."""
-        frame = memoryview(_frame(self._write(*message)))
+        frame = memoryview(framed(self._write(*message)))
         while frame:
             try:
                 frame = frame[self._writing.send(frame, _QUIETLY) :]
@@ -232,11 +163,11 @@ class _WorkerReports:
 
     def _write(self, number: Any, content: Any) -> bytes:
         if type(content) is Plain:
-            return _marshal((number, *content))
+            return marshalled((number, *content))
         try:
-            return _pickle((number, content))
+            return pickled((number, content))
         except Exception as error:  # whatever the user's object raised
-            return _pickle((number, self._explain(error, content)))
+            return pickled((number, self._explain(error, content)))
 
     def close(self) -> None:
         """A queue's method; the line ends with the process."""
@@ -253,11 +184,11 @@ class ReportLines:
     def __init__(self, workers: int, arrive: Callable[..., Any]) -> None:
         self.orders: list[OrderLine] = []
         self.processes: list[Any] = []
-        self.lines: list[_Ends] = []
+        self.lines: list[Ends] = []
         for _ in range(workers):
-            self.lines.append(_Ends())
+            self.lines.append(Ends())
         self._arrive = arrive
-        self._frames = {line.reader: _Frames() for line in self.lines}
+        self._frames = {line.reader: Frames() for line in self.lines}
         self._messages: deque[bytes] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.poll()
@@ -277,9 +208,9 @@ class ReportLines:
             if not events or (self._receive(events) and not self._messages):
                 raise queue.Empty
         message = self._messages.popleft()
-        if not message.startswith(_MARSHALLED):
+        if not message.startswith(MARSHALLED):
             return pickle.loads(message)
-        number, *values = _open(message)
+        number, *values = opened(message)
         return number, self._arrive(*values)
 
     def _receive(self, events: list[tuple[int, int]]) -> bool:
@@ -314,7 +245,7 @@ class ReportLines:
 
     def put(self, message: object) -> None:
         """Hand a message to whoever waits in `get`, from within this process."""
-        self._messages.append(_pickle(message))
+        self._messages.append(pickled(message))
         self.wake()
 
     def close(self) -> None:
@@ -331,148 +262,3 @@ class ReportLines:
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending():
             self.close()
-
-
-class LinedContext:
-    """A multiprocessing context whose queues are lines, and whose processes call `begin(k)` before their target.
-
-    It makes what torch's iterator asks for, in the order in which it asks: the queue of results, the event that stops
-    all, then a queue and a process for each worker. Plain reports become what `arrive(*values)` returns; for a report
-    that cannot be pickled, `explain(error, report)` is sent.
-    """
-
-    def __init__(
-        self,
-        context: Any,
-        workers: int,
-        begin: Callable[[int], None],
-        arrive: Callable[..., Any],
-        explain: Callable[[Exception, Any], Any],
-    ) -> None:
-        self._context = context
-        self._workers = workers
-        self._begin = begin
-        self._explain = explain
-        self._reports = ReportLines(workers, arrive)
-        self._orders = self._reports.orders
-        self._asked_for_reports = False
-        self._stop: Any = None
-        self._interruptible = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        self._held = False
-
-    @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """Start workers within this. Ctrl-C waits until all run, so that none is interrupted while it cannot handle it."""
-        if self._context.get_start_method() == "forkserver":
-            multiprocessing.forkserver.ensure_running()  # it would hold back Ctrl-C for ever, and in all its children
-        try:
-            if self._interruptible:
-                self._held = True
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            yield
-        finally:
-            self._all_started()
-
-    def _all_started(self) -> None:
-        """Close the workers' ends in the training process, so that a line ends with its worker; let Ctrl-C through."""
-        for order in self._orders:
-            order.ends.close_reader()
-        for line in self._reports.lines:
-            line.close_writer()
-        if self._held:
-            self._held = False
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-    def Queue(self) -> Any:  # noqa: N802
-        """The lines of results at the first call, then one line of orders for each worker."""
-        if not self._asked_for_reports:
-            self._asked_for_reports = True
-            return self._reports
-        self._orders.append(OrderLine(self._reports.wake))
-        return self._orders[-1]
-
-    def Event(self) -> Any:  # noqa: N802
-        """The event that stops all workers."""
-        self._stop = self._context.Event()
-        return self._stop
-
-    def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> Any:  # noqa: N802
-        """The next worker."""
-        worker = len(self._reports.processes)
-        own_orders, own_reports = self._orders[worker].ends, self._reports.lines[worker]
-        start = _Start(
-            self._begin,
-            worker,
-            (self._stop, self._explain, self._interruptible),
-            (own_orders.reader, own_reports.writer),
-            [*(order.ends for order in self._orders), *self._reports.lines],
-        )
-        stand_ins = {id(self._orders[worker]): _Own.ORDERS, id(self._reports): _Own.REPORTS}
-        process = self._context.Process(
-            target=start, args=(target, *(stand_ins.get(id(argument), argument) for argument in args))
-        )
-        self._reports.processes.append(process)
-        if worker == self._workers - 1:
-            process.start = lambda: self._start_last(process)
-        return process
-
-    def _start_last(self, process: Any) -> None:
-        # What follows in torch's iterator is the user's sampler, which may be interrupted.
-        del process.start
-        process.start()
-        self._all_started()
-
-    def close(self) -> None:
-        """Close the training process's ends."""
-        for order in self._orders:
-            order.close()
-        self._reports.close()
-
-
-class _Own(Enum):
-    """Stand-ins for a worker's own lines among the arguments of its target."""
-
-    ORDERS = "orders"
-    REPORTS = "reports"
-
-
-class _Start:
-    """The first thing that runs in a worker: it keeps its own ends, closes all others, and goes on to the target.
-
-    A forked worker inherits all ends; to a spawned one only its own are sent.
-    """
-
-    def __init__(
-        self,
-        begin: Callable[[int], None],
-        worker: int,
-        rules: tuple[Any, Callable[[Exception, Any], Any], bool],
-        own: tuple[Any, Any],
-        others: list[_Ends],
-    ) -> None:
-        self.begin = begin
-        self.worker = worker
-        self.rules = rules
-        self.own = own
-        self.others = others
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Start, (self.begin, self.worker, self.rules, tuple(map(DupFd, self.own)), [])
-
-    def __call__(self, target: Callable[..., None], *args: Any) -> None:
-        reader, writer = (end if isinstance(end, int) else end.detach() for end in self.own)
-        for ends in self.others:
-            ends.forget(reader, writer)
-            ends.close_reader()
-            ends.close_writer()
-        stop, explain, interruptible = self.rules
-        own = {_Own.ORDERS: _WorkerOrders(reader), _Own.REPORTS: _WorkerReports(writer, stop, explain)}
-        try:
-            if interruptible:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            self.begin(self.worker)
-            target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))
-        except KeyboardInterrupt:
-            pass  # the training process has it too, and says so
-        finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -49,7 +49,7 @@ class _Watched:
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
 
     def _obtain(self) -> Any:
-        raise NotImplementedError  # pragma: no cover
+        return super()._next_data()  # type: ignore[misc]
 
     def _saw(self) -> None:
         self._progress.saw(self._arrived)
@@ -106,7 +106,7 @@ class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
 
     def _obtain(self) -> Any:
         began = now()
-        data = torch_dataloader._SingleProcessDataLoaderIter._next_data(self)
+        data = super()._obtain()
         self._meter.prep_s += now() - began
         self._arrived = self._collate.samples
         return data
@@ -137,9 +137,6 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         for asked in self._asked:
             asked.clear()
         super()._reset(loader, first_iter)
-
-    def _obtain(self) -> Any:
-        return torch_dataloader._MultiProcessingDataLoaderIter._next_data(self)
 
     def _try_put_index(self) -> None:
         number = self._send_idx

@@ -1,6 +1,6 @@
 """The way of one process through an epoch when the loader has a seed: which samples, at which positions, in which batches.
 
-An `Itinerary` is recognised from the loader's samplers. A `Course` turns its batches into orders for workers, and remembers
+A `Route` is recognised from the loader's samplers. A `Course` turns its batches into orders for workers, and remembers
 what it ordered until it has arrived.
 """
 
@@ -14,15 +14,15 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from stoker.order import Drawn, Ids, mix, pad, share
-from stoker.stage.lines import Plain
-from stoker.torch.progress import Batch, Itinerary, Progress, generator_text, set_generator
+from stoker.stage.messages import Plain
+from stoker.torch.progress import Batch, Progress, Route, generator_text, set_generator
 from stoker.torch.seeding import generators_restored, seed_generators
 
 _SAMPLER = 1 << 61
 """Stands for a position where a sampler of the user draws: apart from those of all samples."""
 
 
-def recognise(loader: Any, seed: int) -> Itinerary:
+def recognise(loader: Any, seed: int) -> Route:
     """Find out what the samplers of a loader amount to."""
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     if batch_sampler is None or type(batch_sampler) is BatchSampler:
@@ -183,7 +183,7 @@ class Course:
     any, are ordered in parts, one for each worker, and collated when all have arrived.
     """
 
-    def __init__(self, itinerary: Itinerary, progress: Progress, workers: int, *, split: bool) -> None:
+    def __init__(self, itinerary: Route, progress: Progress, workers: int, *, split: bool) -> None:
         self._itinerary = itinerary
         self._progress = progress
         self._workers = workers

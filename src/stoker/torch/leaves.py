@@ -20,7 +20,8 @@ from torch.utils.data._utils import collate as torch_collate
 
 from stoker.memory import Bytes, PrivateMemory
 from stoker.prep.batch import NoLayout
-from stoker.stage.lease import Area, Outbox
+from stoker.stage.area import Area
+from stoker.stage.outbox import Outbox
 
 Size = tuple[int, ...]
 Leaf = Callable[..., Any]

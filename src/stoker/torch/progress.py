@@ -22,11 +22,7 @@ class Batch(NamedTuple):
 
 
 class Itinerary(Protocol):
-    """What a loader's samplers amount to."""
-
-    world: int
-    is_plain: bool
-    """Whether indices are plain numbers, all of them."""
+    """What an epoch of a loader depends on."""
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when a state is loaded; plain values."""
@@ -36,6 +32,14 @@ class Itinerary(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Undo what happened to the samplers since `state`."""
+
+
+class Route(Itinerary, Protocol):
+    """An itinerary that is known beforehand."""
+
+    world: int
+    is_plain: bool
+    """Whether indices are plain numbers, all of them."""
 
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
         """The batches of an epoch, after so many samples of it, of all processes together, are consumed."""
@@ -137,9 +141,6 @@ def check_state(state: Any, order: dict[str, Any]) -> None:
 class TorchItinerary:
     """What the samplers of a loader without a seed depend on: torch's generators, as they were when the epoch began."""
 
-    world = 1
-    is_plain = False
-
     def __init__(self, loader: Any) -> None:
         self._loader = loader
         sources = (loader.sampler, loader.batch_sampler, loader)
@@ -172,7 +173,3 @@ class TorchItinerary:
             set_generator(self.generator, state["generator"])
         if "sampler_epoch" in state:
             self._loader.sampler.set_epoch(state["sampler_epoch"])
-
-    def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
-        """Not known: the samplers give them as they are asked."""
-        raise NotImplementedError

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import torch.multiprocessing
 
 from stoker.meter import now
-from stoker.stage.lease import Area, Inbox, Pins
-from stoker.stage.lines import LinedContext
+from stoker.stage.area import Area
+from stoker.stage.context import LinedContext
+from stoker.stage.inbox import Inbox, Pins
 from stoker.torch.pinned import pins_for
 from stoker.torch.threads import ThreadContext
 from stoker.torch.worker import Arrived, Opener, Worker, count_samples, explain

@@ -20,8 +20,10 @@ from torch.utils.data._utils import worker as torch_worker
 
 from stoker.meter import now
 from stoker.prep.batch import Layout, NoLayout, Piece, build, lay_out, pack, unpack
-from stoker.stage.lease import Area, Inbox, Outbox
-from stoker.stage.lines import Plain
+from stoker.stage.area import Area
+from stoker.stage.inbox import Inbox
+from stoker.stage.messages import Plain
+from stoker.stage.outbox import Outbox
 from stoker.torch.leaves import TensorLeaves, TensorReducer, collate_into, leaf_over
 
 _NEVER_S = 86400.0

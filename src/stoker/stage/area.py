@@ -1,0 +1,85 @@
+"""Slots: batches travel from workers to the training process without being copied, and are valid while anybody looks.
+
+Every worker owns a row of slots in one shared Memory. One byte per slot says whose turn it is, and each side writes it
+in one direction only, so there is no lock:
+
+    FREE (0)  --  the worker has filled the slot and announces it  -->  LENT (1)
+    LENT (1)  --  the training process dropped the last array over it  -->  FREE (0)
+
+The training process sees a slot through a *lease*, an array whose death ends the loan. Everything made from the batch
+(tensors, slices, `numpy()`) keeps the lease alive. A batch that is small, or comes when many are kept already, is copied
+out at once instead. Nothing here waits.
+
+A fork would give the child a second view that nobody counts. So just before a fork every lent batch is turned into
+private memory in place, and the child has its own copy as it has of everything else.
+"""
+
+import resource
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import ResourceError
+from stoker.memory import PAGE, Mapping, Memory, PrivateMemory
+
+KEPT_AS_VIEWS = 16
+"""How many batches of one worker may be kept as views; further ones are copied out."""
+SMALLEST_SLOT = 1 << 16
+_STRIDE = 1 << 38
+"""Address space of a slot: more than any batch, and free until touched."""
+
+Place = tuple[int, int]
+"""A worker and the number of a slot in its row."""
+
+
+class Area:
+    """The shared memory of one iterator: a row of slots for each worker. Travels to workers of any start method."""
+
+    def __init__(self, workers: int, prefetch: int, *, memory: PrivateMemory | None = None) -> None:
+        self.workers = workers
+        self.prefetch = prefetch
+        self.usual = prefetch + 2  # those under way, the one in the user's hand, and the one about to be
+        # A worker takes the lowest free slot, so a higher one means that many are kept.
+        self.lendable = self.usual + KEPT_AS_VIEWS
+        self.slots = self.lendable + prefetch  # those under way while all others are kept
+        self._head_bytes = -(-workers * self.slots * 9 // PAGE) * PAGE
+        self.stride = _STRIDE
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY:  # it binds files without a name, too
+            self.stride = min(_STRIDE, (limit - self._head_bytes) // (workers * self.slots) // PAGE * PAGE)
+            if self.stride < SMALLEST_SLOT:
+                raise ResourceError(f"files may have {limit:,} bytes only, too few for batches: raise `ulimit -f`")
+        self.memory: Any = memory or Memory(self._head_bytes + workers * self.slots * self.stride)
+
+    def offset(self, place: Place) -> int:
+        """Where in the memory a slot begins."""
+        worker, slot = place
+        return self._head_bytes + (worker * self.slots + slot) * self.stride
+
+    def discard(self, place: Place) -> None:
+        """Give the memory of a slot back."""
+        self.memory.discard(self.offset(place), self.stride)
+
+
+class Head:
+    """What the two sides know of each slot: whose turn it is, and how many of its bytes have been touched."""
+
+    def __init__(self, area: Area) -> None:
+        shape = area.workers, area.slots
+        self._mapping = area.memory.map(0, area._head_bytes)
+        self.touched: NDArray[np.int64] = np.ndarray(shape, np.int64, self._mapping.buffer)
+        self.turns: NDArray[np.uint8] = np.ndarray(shape, np.uint8, self._mapping.buffer, self.touched.nbytes)
+
+
+class Lease(np.ndarray[Any, Any]):
+    """All bytes of a slot. Not handed out: what is handed out lies over it and keeps it alive."""
+
+    mapping: Mapping
+
+
+def lease_of(mapping: Mapping) -> Lease:
+    """A new lease of all bytes of a slot."""
+    lease = mapping.view(Lease)
+    lease.mapping = mapping  # type: ignore[attr-defined]
+    return lease  # type: ignore[return-value]
