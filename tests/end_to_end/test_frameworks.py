@@ -63,3 +63,30 @@ def test_accelerate() -> None:
         prepared = accelerate.Accelerator(cpu=True).prepare(loader)
         labels = [label for _, batch in prepared for label in batch.tolist()]
     assert labels == list(range(24))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    def fit(steps: int, checkpoint: Path | None = None) -> tuple[list[int], lightning.Trainer]:
+        model = Model()
+        loader = stoker.DataLoader(Numbers(24, (16,)), batch_size=4, num_workers=1, shuffle=True, seed=3)
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            max_steps=steps,
+            max_epochs=2,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+        )
+        trainer.fit(model, loader, ckpt_path=checkpoint)
+        loader.close()
+        return model.seen, trainer
+
+    whole, _ = fit(12)
+    begun, trainer = fit(4)
+    trainer.save_checkpoint(tmp_path / "middle.ckpt")
+    rest, _ = fit(12, tmp_path / "middle.ckpt")
+    assert len(rest) >= 8
+    assert begun + rest == whole[: len(begun) + len(rest)]
