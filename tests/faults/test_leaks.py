@@ -16,7 +16,7 @@ import stoker
 def usage() -> dict[str, int]:
     gc.collect()
     return {
-        "memory": psutil.Process().memory_full_info().uss,
+        "memory": psutil.Process().memory_info().rss,  # not what it owns alone: that depends on who else was forked from it
         "descriptors": len(os.listdir("/proc/self/fd")),
         "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
     }
@@ -31,12 +31,12 @@ def assert_no_growth(work: Callable[[], Any], epochs: int) -> None:
     after = usage()
     assert after["descriptors"] <= before["descriptors"]
     assert after["mappings"] <= before["mappings"] + 8  # the allocator's own
-    assert after["memory"] <= before["memory"] + (6 << 20)
+    assert after["memory"] <= before["memory"] + (10 << 20)  # one batch an epoch would be 20 MB
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=["new workers", "persistent workers"])
 def test_200_epochs(options: dict[str, Any]) -> None:
-    loader = stoker.DataLoader(Numbers(64, (32, 32)), batch_size=8, num_workers=2, shuffle=True, **options)
+    loader = stoker.DataLoader(Numbers(64, (64, 64)), batch_size=8, num_workers=2, shuffle=True, **options)
     assert_no_growth(lambda: [batch[0].sum() for batch in loader], 200)
     loader.close()
 

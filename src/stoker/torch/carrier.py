@@ -199,16 +199,27 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             transport.close(getattr(self, "_workers", []))
 
 
-class MapWorkersIter(WorkersIter):
-    """The same for map-style datasets, of whose length torch has nothing to say in `__next__`."""
+class _MapStyle:
+    """For map-style datasets, of whose length torch has nothing to say in `__next__`."""
+
+    _next_data: Callable[[], Any]
+    _num_yielded: int
 
     def __next__(self) -> Any:
         # torch opens a profiler's range for every batch, a tenth of what a small batch costs: only if somebody profiles.
         if torch._C._autograd._profiler_enabled():
-            return super().__next__()
+            return super().__next__()  # type: ignore[misc]
         data = self._next_data()
         self._num_yielded += 1
         return data
+
+
+class MapInlineIter(_MapStyle, InlineIter):
+    """`num_workers=0`, map-style."""
+
+
+class MapWorkersIter(_MapStyle, WorkersIter):
+    """`num_workers>0`, map-style."""
 
 
 def _how_it_ended(exitcode: int) -> str:

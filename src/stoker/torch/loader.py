@@ -137,7 +137,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _make_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
         # Not at the top: on other systems than Linux these cannot even be imported.
-        from stoker.torch.carrier import InlineIter, Instead, MapWorkersIter, WorkersIter
+        from stoker.torch.carrier import InlineIter, Instead, MapInlineIter, MapWorkersIter, WorkersIter
         from stoker.torch.course import Course, recognise
         from stoker.torch.leaves import ThreadCollate
         from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
@@ -150,6 +150,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         elif self.num_workers:
             self.check_worker_number_rationality()
 
+        streams = isinstance(self.dataset, torch.utils.data.IterableDataset)
         seen: Any = self
         if threads and self.collate_fn is torch.utils.data.default_collate:
             seen = Instead(self, collate_fn=ThreadCollate(self.prefetch_factor or 2))
@@ -166,9 +167,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 return SeededInlineIter(self, course, positions)
             iterator: Any = SeededWorkersIter(seen, course, positions, transport)
         elif self.num_workers == 0:
-            return InlineIter(self)
+            return (InlineIter if streams else MapInlineIter)(self)
         else:
-            streams = isinstance(self.dataset, torch.utils.data.IterableDataset)
             iterator = (WorkersIter if streams else MapWorkersIter)(seen, transport(seen))
         self.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
         return iterator  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ import torch.utils.data
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
-from stoker.torch.carrier import InlineIter, Instead, MapWorkersIter
+from stoker.torch.carrier import Instead, MapInlineIter, MapWorkersIter
 from stoker.torch.course import Course
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.transport import Transport
@@ -102,7 +102,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class SeededInlineIter(InlineIter):
+class SeededInlineIter(MapInlineIter):
     """`num_workers=0`, with a seed. The training process's own generators are left as they were."""
 
     def __init__(self, loader: Any, course: Course, positions: Positions) -> None:
