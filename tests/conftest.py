@@ -18,18 +18,20 @@ def _no_process_left() -> Iterator[None]:
     while left and time.monotonic() < deadline:
         psutil.wait_procs(left, timeout=0.1)
         left = _new_children(before)
-    assert not left, f"left running: {[' '.join(child.cmdline()) for child in left]}"
+    assert not left, f"left running: {left}"
 
 
 def _new_children(before: set[int]) -> list[psutil.Process]:
     # The forkserver and the resource tracker belong to Python and live as long as this process.
-    return [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child.pid not in before
-        and child.status() != psutil.STATUS_ZOMBIE
-        and not any(word in " ".join(child.cmdline()) for word in ("resource_tracker", "forkserver"))
-    ]
+    return [child for child in psutil.Process().children(recursive=True) if child.pid not in before and _stays(child)]
+
+
+def _stays(child: psutil.Process) -> bool:
+    try:
+        words = " ".join(child.cmdline())
+        return child.status() != psutil.STATUS_ZOMBIE and "resource_tracker" not in words and "forkserver" not in words
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.fixture

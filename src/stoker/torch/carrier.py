@@ -161,7 +161,7 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             return super()._try_get_data(timeout)
         except RuntimeError as error:
             ends = ", ".join(
-                f"worker {number} (pid {worker.pid}) {_how_it_ended(worker.exitcode)}"
+                f"worker {number}: {_how_it_ended(worker.pid, worker.exitcode)}"
                 for number, worker in enumerate(self._workers)
                 if worker.exitcode
             )
@@ -222,10 +222,12 @@ class MapWorkersIter(_MapStyle, WorkersIter):
     """`num_workers>0`, map-style."""
 
 
-def _how_it_ended(exitcode: int) -> str:
+def _how_it_ended(pid: int | None, exitcode: int) -> str:
     if exitcode >= 0:
-        return f"exited with code {exitcode}"
+        return f"pid {pid} exited with code {exitcode}"
     try:
-        return f"was killed by {signal.Signals(-exitcode).name}"
+        name = signal.Signals(-exitcode).name
     except ValueError:
-        return f"was killed by signal {-exitcode}"
+        name = str(-exitcode)
+    # In torch's words, which it finds only if its signal handler comes first.
+    return f"DataLoader worker (pid {pid}) is killed by signal: {signal.strsignal(-exitcode)} ({name})"
