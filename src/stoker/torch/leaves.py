@@ -211,21 +211,20 @@ def tensor_beside(other: torch.Tensor, dtype: torch.dtype, shape: Size, stride: 
     return torch.empty(0, dtype=dtype).set_(other.untyped_storage(), offset, shape, stride)
 
 
-class ThreadCollate:
-    """`default_collate` for worker threads: into memory that is used again when nobody looks at the batch any more.
+class HereCollate:
+    """`default_collate` in the training process: into memory that is used again when nobody looks at the batch any more.
 
     New memory for every batch would cost a page fault for every page, and threads of one process wait for each other there.
     """
 
-    def __init__(self, prefetch: int) -> None:
-        self._prefetch = prefetch
+    def __init__(self) -> None:
         self._own = threading.local()
 
     def __call__(self, samples: Any) -> Any:
         """Collate."""
         own = self._own
         if not hasattr(own, "outbox"):
-            own.outbox = Outbox(Area(1, self._prefetch, memory=PrivateMemory()), 0)
+            own.outbox = Outbox(Area(1, 2, memory=PrivateMemory()), 0)
             own.leaves = leaves_in(own.outbox)
         if not own.outbox.claim():
             return torch_collate.default_collate(samples)

@@ -29,6 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 _TORCH_KNOWS = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)
 _DESCRIPTORS_PER_WORKER = 6
+_STAYS_HERE = ("_live", "_spares", "_collate_here")
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -139,7 +140,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         # Not at the top: on other systems than Linux these cannot even be imported.
         from stoker.torch.carrier import InlineIter, Instead, MapInlineIter, MapWorkersIter, WorkersIter
         from stoker.torch.course import Course, recognise
-        from stoker.torch.leaves import ThreadCollate
+        from stoker.torch.leaves import HereCollate
         from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
         from stoker.torch.seeding import Positions
         from stoker.torch.transport import SlotTransport, ThreadTransport
@@ -152,8 +153,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
         streams = isinstance(self.dataset, torch.utils.data.IterableDataset)
         seen: Any = self
-        if threads and self.collate_fn is torch.utils.data.default_collate:
-            seen = Instead(self, collate_fn=ThreadCollate(self.prefetch_factor or 2))
+        collate_here = self.collate_fn  # in this process, where memory for batches is to be used again
+        if collate_here is torch.utils.data.default_collate:
+            collate_here = self.__dict__.setdefault("_collate_here", HereCollate())
+            if threads:
+                seen = Instead(self, collate_fn=collate_here)
 
         def transport(view: Any) -> Any:
             return ThreadTransport(view) if threads else SlotTransport(view, self.__dict__.setdefault("_spares", []))
@@ -165,7 +169,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             positions = Positions(self.dataset, self.seed, threads=threads and self.num_workers > 0)
             if self.num_workers == 0:
                 return SeededInlineIter(self, course, positions)
-            iterator: Any = SeededWorkersIter(seen, course, positions, transport)
+            iterator: Any = SeededWorkersIter(seen, course, positions, transport, collate_here)
         elif self.num_workers == 0:
             return (InlineIter if streams else MapInlineIter)(self)
         else:
@@ -234,6 +238,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._iterator = None
         for iterator in list(self.__dict__.get("_live", ())):
             iterator._shutdown_workers()
+        self.__dict__.pop("_collate_here", None)
         for inbox in self.__dict__.pop("_spares", ()):
             inbox.close()
 
@@ -247,7 +252,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but iterators and memory, so that a loader can be pickled and copied at any time."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_live", "_spares")}
+        return {name: value for name, value in self.__dict__.items() if name not in _STAYS_HERE}
 
 
 def _go_on(iterator: Any, kind: int) -> None:

@@ -120,10 +120,17 @@ class SeededInlineIter(MapInlineIter):
 class SeededWorkersIter(MapWorkersIter):
     """`num_workers>0`, with a seed. Batches that were ordered in parts are collated here."""
 
-    def __init__(self, loader: Any, course: Course, positions: Positions, transport: Callable[[Any], Transport]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        course: Course,
+        positions: Positions,
+        transport: Callable[[Any], Transport],
+        collate_here: Callable[[Any], Any],
+    ) -> None:
         self._course = course
         view = seeded_view(loader, course, positions)
-        self._merge = view.collate_fn.merge
+        self._merge = SeededCollate(positions, collate_here, batched=True).merge
         super().__init__(view, transport(view))
 
     def _obtain(self) -> Any:
