@@ -29,6 +29,19 @@ class Model(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+def quiet_trainer(folder: Path, **options: int) -> lightning.Trainer:
+    return lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        **options,
+    )
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("devices", [1, 2])
 def test_lightning(devices: int, tmp_path: Path) -> None:
@@ -41,16 +54,7 @@ def test_lightning(devices: int, tmp_path: Path) -> None:
     assert type(again) is stoker.DataLoader
     assert len(list(again)) == 6 // devices
     model = Model()
-    trainer = lightning.Trainer(
-        accelerator="cpu",
-        max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(model, loader)
+    quiet_trainer(tmp_path).fit(model, loader)
     assert model.kind is stoker.DataLoader
     assert sorted(model.seen) == sorted([*range(24)] * 2)
     loader.close()
@@ -70,16 +74,7 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     def fit(steps: int, checkpoint: Path | None = None) -> tuple[list[int], lightning.Trainer]:
         model = Model()
         loader = stoker.DataLoader(Numbers(24, (16,)), batch_size=4, num_workers=1, shuffle=True, seed=3)
-        trainer = lightning.Trainer(
-            accelerator="cpu",
-            max_steps=steps,
-            max_epochs=2,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=tmp_path,
-        )
+        trainer = quiet_trainer(tmp_path, max_steps=steps)
         trainer.fit(model, loader, ckpt_path=checkpoint)
         loader.close()
         return model.seen, trainer
