@@ -1,11 +1,10 @@
 """Which sample comes when.
 
 An order knows nothing of ranks, workers or jobs. A *drawn* one is a pure function of seed and epoch, the same in every
-process and at any time. A *recorded* one is whatever a sampler of the user gave, for this epoch only. The number of
-processes that share an epoch enters in `share` alone.
+process and at any time. Whatever a sampler of the user gives is recorded, for one epoch, where samplers are known:
+in `torch/course`. The number of processes that share an epoch enters in `share` alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,17 +29,6 @@ class Drawn:
         if not self.shuffle:
             return np.arange(self.samples, dtype=np.int64)
         return np.random.Generator(np.random.Philox(key=[self.seed & _MASK, epoch])).permutation(self.samples)
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """The samples of one epoch as a sampler gave them."""
-
-    ids: Sequence[Any]
-
-    def epoch(self, epoch: int) -> Sequence[Any]:
-        """The samples, in their order; there is but one epoch."""
-        return self.ids
 
 
 def pad(ids: Ids, world: int, *, drop_last: bool) -> Ids:
