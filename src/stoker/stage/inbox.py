@@ -158,9 +158,8 @@ class Inbox:
             if self._loans.pop(place, None) is not loan:
                 continue  # it has ended meanwhile
             self._mappings.pop(place, None)
-            with contextlib.suppress(
-                OSError
-            ):  # no memory for a copy: then the slot is never filled again, for the child's sake
+            # No memory for a copy? Then the slot is never filled again, for the child's sake.
+            with contextlib.suppress(OSError):
                 loan.mapping.make_private(loan.used)
                 self._free(place)
 

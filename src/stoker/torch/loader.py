@@ -183,11 +183,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
         if isinstance(self.dataset, torch.utils.data.IterableDataset):
             raise ConfigError("workers='threads' share one dataset, so an IterableDataset would give every sample to each")
-        if self._told_about_threads or takes_rng(self.dataset) or not len(self.dataset):  # type: ignore[arg-type]
+        if self._told_about_threads or takes_rng(self.dataset):
             return
         self._told_about_threads = True
-        index = next(iter(self.sampler), None) if isinstance(self.sampler, torch.utils.data.SequentialSampler) else 0
-        if draws_from_globals(lambda: self.dataset[index]):
+        if draws_from_globals(lambda: self.dataset[0]):
             warnings.warn(
                 "the dataset draws from the default generators of Python, NumPy or torch. Threads share them, so results "
                 "depend on timing. Give it __getsample__(index, rng) that draws from rng, or use workers='processes'.",
