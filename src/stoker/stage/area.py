@@ -6,6 +6,9 @@ in one direction only, so there is no lock:
     FREE (0)  --  the worker has filled the slot and announces it  -->  LENT (1)
     LENT (1)  --  the training process dropped the last array over it  -->  FREE (0)
 
+One more row is common: the training process claims a slot of it (FREE -> LENT) for a batch that several workers fill
+together, each its own samples, and opens it when all have said that they are done.
+
 The training process sees a slot through a *lease*, an array whose death ends the loan. Everything made from the batch
 (tensors, slices, `numpy()`) keeps the lease alive. A batch that is small, or comes when many are kept already, is copied
 out at once instead. Nothing here waits.
@@ -30,27 +33,33 @@ _STRIDE = 1 << 38
 """Address space of a slot: more than any batch, and free until touched."""
 
 Place = tuple[int, int]
-"""A worker and the number of a slot in its row."""
+"""A row, which is a worker's or the common one, and the number of a slot in it."""
 
 
 class Area:
-    """The shared memory of one iterator: a row of slots for each worker. Travels to workers of any start method."""
+    """The shared memory of one iterator: a row of slots for each worker, and a common one. Travels to workers."""
 
     def __init__(self, workers: int, prefetch: int, *, memory: PrivateMemory | None = None) -> None:
         self.workers = workers
+        self.rows = workers + 1
         self.prefetch = prefetch
         self.usual = prefetch + 2  # those under way, the one in the user's hand, and the one about to be
         # A worker takes the lowest free slot, so a higher one means that many are kept.
         self.lendable = self.usual + KEPT_AS_VIEWS
         self.slots = self.lendable + prefetch  # those under way while all others are kept
-        self._head_bytes = -(-workers * self.slots * 9 // PAGE) * PAGE
+        self._head_bytes = -(-self.rows * self.slots * 9 // PAGE) * PAGE
         self.stride = _STRIDE
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         if limit != resource.RLIM_INFINITY:  # it binds files without a name, too
-            self.stride = min(_STRIDE, (limit - self._head_bytes) // (workers * self.slots) // PAGE * PAGE)
+            self.stride = min(_STRIDE, (limit - self._head_bytes) // (self.rows * self.slots) // PAGE * PAGE)
             if self.stride < SMALLEST_SLOT:
                 raise ResourceError(f"files may have {limit:,} bytes only, too few for batches: raise `ulimit -f`")
-        self.memory: Any = memory or Memory(self._head_bytes + workers * self.slots * self.stride)
+        self.memory: Any = memory or Memory(self._head_bytes + self.rows * self.slots * self.stride)
+
+    @property
+    def common(self) -> int:
+        """The number of the common row."""
+        return self.workers
 
     def offset(self, place: Place) -> int:
         """Where in the memory a slot begins."""
@@ -66,7 +75,7 @@ class Head:
     """What the two sides know of each slot: whose turn it is, and how many of its bytes have been touched."""
 
     def __init__(self, area: Area) -> None:
-        shape = area.workers, area.slots
+        shape = area.rows, area.slots
         self._mapping = area.memory.map(0, area._head_bytes)
         self.touched: NDArray[np.int64] = np.ndarray(shape, np.int64, self._mapping.buffer)
         self.turns: NDArray[np.uint8] = np.ndarray(shape, np.uint8, self._mapping.buffer, self.touched.nbytes)

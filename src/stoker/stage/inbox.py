@@ -89,6 +89,19 @@ class Inbox:
         """How many slots somebody in this process is looking at."""
         return len(self._loans)
 
+    def claim_common(self) -> int | None:
+        """Take a free slot that several workers shall fill. None when all usual ones are kept by somebody."""
+        turns = self._turns[self.area.common]
+        for number in range(self.area.usual):
+            if not turns[number]:
+                turns[number] = 1
+                return number
+        return None
+
+    def free_common(self, number: int) -> None:
+        """Take back a slot that nobody will open. No worker may be writing to it any more."""
+        self._turns[self.area.common, number] = 0
+
     def open(self, place: Place, length: int, used: int) -> tuple[Bytes, bool]:
         """The bytes of an announced slot, and whether they are page-locked."""
         if self.pins is not None:
@@ -166,7 +179,7 @@ class Inbox:
     def renew(self) -> None:
         """Make all slots but the lent ones free for other workers, once the ones before are gone. Usual ones stay warm."""
         busy = {*self._loans, *self._returned, *(place for _, places in self._marked for place in places)}
-        for place in itertools.product(range(self.area.workers), range(self.area.slots)):
+        for place in itertools.product(range(self.area.rows), range(self.area.slots)):
             if place not in busy:
                 self._turns[place] = 0
                 if place[1] >= self.area.usual and self._head.touched[place]:

@@ -18,9 +18,10 @@ _CHECKED_FROM_BYTES = 1 << 20
 class _Slot:
     """A slot as its worker sees it."""
 
-    __slots__ = ("lease", "leases", "mapping", "number", "touched", "used")
+    __slots__ = ("lease", "leases", "mapping", "number", "row", "touched", "used")
 
-    def __init__(self, number: int, touched: int) -> None:
+    def __init__(self, row: int, number: int, touched: int) -> None:
+        self.row = row
         self.number = number
         self.touched = touched
         self.used = 0
@@ -46,6 +47,7 @@ class Outbox:
         self._turns = memoryview(self._head.turns[worker])
         self._touched = memoryview(self._head.touched[worker])
         self._slots: list[_Slot] = []
+        self._common: dict[int, _Slot] = {}
         self._current: _Slot | None = None
         self._claimed_by = 0
         self._longest = SMALLEST_SLOT
@@ -58,15 +60,26 @@ class Outbox:
                 break
         else:
             return False
+        self._begin(slot)
+        return True
+
+    def join(self, number: int) -> bool:
+        """Help to fill a slot of the common row, which the training process has claimed."""
+        slot = self._common.setdefault(number, _Slot(self.area.common, number, 0))
+        if slot.still_looked_at():
+            return False
+        self._begin(slot)
+        return True
+
+    def _begin(self, slot: _Slot) -> None:
         slot.used = 0
         slot.leases.clear()
         self._lease(slot)
         self._current = slot
         self._claimed_by = threading.get_ident()
-        return True
 
-    def room(self, length: int) -> tuple[int, Bytes]:
-        """The next `length` bytes of the claimed slot, and their offset."""
+    def room(self, length: int, written: tuple[int, int] | None = None) -> tuple[int, Bytes]:
+        """The next `length` bytes of the claimed slot, and their offset. Of a common slot, `written` are ours."""
         slot = self._current
         assert slot is not None and slot.lease is not None
         start, end = slot.used, slot.used + length
@@ -79,7 +92,10 @@ class Outbox:
             self._longest = min(1 << (end - 1).bit_length(), self.area.stride)
             self._lease(slot)
         if end > slot.touched:
-            self._touch(slot, end)
+            if slot.row == self.worker:
+                self._touch(slot, end)
+            elif written is not None:
+                self._touch_common(slot, start + written[0], start + written[1])
         slot.used = -(-end // ALIGNMENT) * ALIGNMENT
         return start, np.ndarray((length,), np.uint8, slot.lease, start)
 
@@ -120,19 +136,20 @@ class Outbox:
         slot = self._current
         assert slot is not None and slot.mapping is not None
         self.abandon()
-        self._turns[slot.number] = 1
+        if slot.row == self.worker:
+            self._turns[slot.number] = 1
         return slot.number, slot.mapping.length, slot.used
 
     def _lease(self, slot: _Slot) -> None:
         if slot.mapping is None or slot.mapping.length < self._longest:
-            slot.mapping = self.area.memory.map(self.area.offset((self.worker, slot.number)), self._longest)
+            slot.mapping = self.area.memory.map(self.area.offset((slot.row, slot.number)), self._longest)
         slot.lease = lease_of(slot.mapping)
         slot.leases.append(weakref.ref(slot.lease))
 
     def _known_and_further_slots(self) -> Iterator[_Slot]:
         yield from self._slots
         while len(self._slots) < self.area.slots:
-            self._slots.append(_Slot(len(self._slots), self._touched[len(self._slots)]))
+            self._slots.append(_Slot(self.worker, len(self._slots), self._touched[len(self._slots)]))
             yield self._slots[-1]
 
     def _give_back_unusual(self) -> None:
@@ -152,6 +169,12 @@ class Outbox:
             self._check_headroom(more)
             slot.mapping.populate(slot.touched, end)
         slot.touched = self._touched[slot.number] = end
+
+    def _touch_common(self, slot: _Slot, start: int, end: int) -> None:
+        assert slot.mapping is not None
+        if end - start >= _CHECKED_FROM_BYTES:
+            self._check_headroom(end - start)
+            slot.mapping.populate(start, end)
 
     def _check_headroom(self, more: int) -> None:
         available = headroom_bytes()

@@ -6,8 +6,8 @@ what it ordered until it has arrived.
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from stoker.order import Drawn, Ids, mix, pad, share
 from stoker.stage.messages import Plain
 from stoker.torch.progress import Batch, Progress, Route, generator_text, set_generator
 from stoker.torch.seeding import generators_restored, seed_generators
+from stoker.torch.worker import NOT_COMMON
 
 _SAMPLER = 1 << 61
 """Stands for a position where a sampler of the user draws: apart from those of all samples."""
@@ -176,11 +177,26 @@ class _OfSampler:
         return list(index) if self.batched else [index]
 
 
+class Ordered(NamedTuple):
+    """A batch that is under way."""
+
+    parts: int
+    samples: int
+    """Of all processes together."""
+    first: int
+    """The position of its first sample."""
+    step: int
+    ids: Sequence[Any]
+    common: int
+    """The slot that workers fill together, or NOT_COMMON."""
+
+
 class Course:
     """The orders of one epoch, for workers to take in turn.
 
-    An order is (epoch, first, step, ids, is_part). The first batch, and those at the end that would leave workers without
-    any, are ordered in parts, one for each worker, and collated when all have arrived.
+    An order is (epoch, first, step, ids, part). The first batch, and those at the end that would leave workers without
+    any, are ordered in parts, one for each worker. A part is (slot, start, total): rows from `start` on of a batch of
+    `total`, in a slot that workers fill together; without one, the samples are collated when all have arrived.
     """
 
     def __init__(self, itinerary: Route, progress: Progress, workers: int, *, split: bool) -> None:
@@ -188,17 +204,25 @@ class Course:
         self._progress = progress
         self._workers = workers
         self._split = split and workers > 1
-        self.ordered: deque[tuple[int, int, int]] = deque()
-        """Of each batch that is under way: in how many parts, how many samples of all processes, its first position."""
+        self.ordered: deque[Ordered] = deque()
+        """The batches that are under way."""
+        self.claim_common: Callable[[], int] = lambda: NOT_COMMON
+        self.free_common: Callable[[int], None] = lambda number: None
 
     def __len__(self) -> int:
         raise TypeError("a course has no length")
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Begin an epoch when the first order is asked for: torch makes iterators that it does not use."""
-        self.ordered.clear()
+        while self.ordered:  # of an epoch that was left early
+            self.forget(self.ordered.popleft())
         epoch, consumed = self._progress.begin(self._itinerary)
         yield from self._orders(epoch, self._itinerary.batches(epoch, consumed))
+
+    def forget(self, batch: Ordered) -> None:
+        """Nobody will open a batch any more, and no worker is at it."""
+        if batch.common != NOT_COMMON:
+            self.free_common(batch.common)
 
     def _orders(self, epoch: int, batches: Iterator[Batch]) -> Iterator[tuple[Any, ...]]:
         number = 0
@@ -217,11 +241,12 @@ class Course:
     def _order(self, epoch: int, batch: Batch, *, split: bool) -> Iterator[tuple[Any, ...]]:
         first, step, ids = batch
         parts = min(self._workers, len(ids) // 2) if split and self._split else 1
-        self.ordered.append((max(1, parts), len(ids) * self._itinerary.world, first))
+        common = self.claim_common() if parts > 1 else NOT_COMMON
+        self.ordered.append(Ordered(max(1, parts), len(ids) * self._itinerary.world, first, step, ids, common))
         kind = Plain if self._itinerary.is_plain else tuple
         if parts <= 1:
-            yield kind((epoch, first, step, ids, False))
+            yield kind((epoch, first, step, ids, None))
             return
         bounds = [len(ids) * number // parts for number in range(parts + 1)]
         for start, stop in itertools.pairwise(bounds):
-            yield kind((epoch, first + step * start, step, ids[start:stop], True))
+            yield kind((epoch, first + step * start, step, ids[start:stop], (common, start, len(ids))))

@@ -9,7 +9,7 @@ import ctypes
 import math
 import pickle
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -26,7 +26,7 @@ from stoker.stage.outbox import Outbox
 Size = tuple[int, ...]
 Leaf = Callable[..., Any]
 
-_TORCH_DTYPE = {
+TORCH_DTYPE: dict[np.dtype[Any], torch.dtype] = {
     np.dtype(name): getattr(torch, name)
     for name in [
         "bool",
@@ -49,31 +49,41 @@ _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, t
 _DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
-def collate_into(outbox: Outbox) -> None:
+def collate_into(outbox: Outbox, *, alike_everywhere: bool) -> None:
     """Make torch's `default_collate` stack tensors and arrays straight into the claimed slot. For a worker process."""
-    torch_collate.default_collate_fn_map.update(leaves_in(outbox))
+    torch_collate.default_collate_fn_map.update(leaves_in(outbox, alike_everywhere=alike_everywhere))
 
 
-def leaves_in(outbox: Outbox) -> dict[Any, Leaf]:
-    """Functions for torch's map of collations, for those kinds where the user has not put a function of theirs."""
+def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
+    """Functions for torch's map of collations, for those kinds where the user has not put a function of theirs.
+
+    Of samples that differ in dtype torch makes one thing in the training process and another in workers; with
+    `alike_everywhere`, workers do as the training process does.
+    """
     torch_stack_tensors: Leaf = torch_collate.collate_tensor_fn
     torch_stack_arrays: Leaf = torch_collate.collate_numpy_array_fn
 
     def stack_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
-        if type(first) is not torch.Tensor or not _is_plain(first) or not first.nbytes or not outbox.claimed:
+        if type(first) is not torch.Tensor or not is_plain(first) or not first.nbytes or not outbox.claimed:
             return torch_stack_tensors(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
+        if alike_everywhere and list(map(_dtype, batch)).count(first.dtype) != len(batch):
+            return torch.stack(batch, 0)  # type: ignore[arg-type]
         _, room = outbox.room(first.nbytes * len(batch))
         out = tensor_over(room, first.dtype, (len(batch), *first.shape))
         return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
 
     def stack_arrays(batch: Sequence[np.ndarray[Any, Any]], *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
-        dtype = _TORCH_DTYPE.get(first.dtype)
+        dtype = TORCH_DTYPE.get(first.dtype)
         if dtype is not None and outbox.claimed and _are_alike(batch):
+            joined = _join(batch) if first.nbytes <= _JOINED_BYTES else None
             _, room = outbox.room(first.nbytes * len(batch))
+            if joined is not None:
+                room[:] = np.frombuffer(joined, np.uint8)
+                return tensor_over(room, dtype, (len(batch), *first.shape))
             rows = np.ndarray((len(batch) * len(first), *first.shape[1:]), first.dtype, room)
-            with contextlib.suppress(ValueError, TypeError):  # they differ after all: torch has the words for it
+            if min(min(array.strides) for array in batch) >= 0:  # torch takes no others
                 np.concatenate(batch, out=rows, casting="no")
                 return tensor_over(room, dtype, (len(batch), *first.shape))
         return torch_stack_arrays(batch, collate_fn_map=collate_fn_map)
@@ -84,15 +94,19 @@ def leaves_in(outbox: Outbox) -> dict[Any, Leaf]:
                 _, room = outbox.room(8 * len(batch))
                 with contextlib.suppress(OverflowError):
                     np.ndarray((len(batch),), dtype, room)[:] = batch
-                    return tensor_over(room, _TORCH_DTYPE[np.dtype(dtype)], (len(batch),))
+                    return tensor_over(room, TORCH_DTYPE[np.dtype(dtype)], (len(batch),))
             return torch_gather(batch, collate_fn_map=collate_fn_map)
 
         return gather
 
     def turn_tuples(batch: Sequence[tuple[Any, ...]], *, collate_fn_map: Any = None) -> Any:
         # What torch does with plain tuples, with the check for equal lengths made in one go.
-        if set(map(type, batch)) == {tuple} and len(set(map(len, batch))) == 1:
-            return [torch_collate.collate(column, collate_fn_map=collate_fn_map) for column in zip(*batch, strict=True)]
+        columns = None
+        if set(map(type, batch)) == {tuple}:
+            with contextlib.suppress(ValueError):
+                columns = list(zip(*batch, strict=True))
+        if columns is not None:
+            return [torch_collate.collate(column, collate_fn_map=collate_fn_map) for column in columns]
         others = {kind: leaf for kind, leaf in collate_fn_map.items() if leaf is not turn_tuples}
         return torch_collate.collate(batch, collate_fn_map=others)
 
@@ -107,23 +121,32 @@ def leaves_in(outbox: Outbox) -> dict[Any, Leaf]:
     return {kind: ours for kind, (torchs, ours) in leaves.items() if present.get(kind) is torchs}
 
 
-_strides = attrgetter("strides")
+_JOINED_BYTES = 16 << 10
+"""Arrays up to this size are joined as bytes and copied once more: NumPy takes longer to look at each of them."""
+_shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 
 
 def _are_alike(batch: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Whether these are plain arrays of one layout, as far as `numpy.concatenate` does not check it by itself."""
+    """Whether these are plain arrays of one layout, of a kind that torch takes."""
     first = batch[0]
     return (
         first.ndim > 0
         and first.size > 0
-        and min(first.strides) >= 0  # torch takes no others
         and set(map(type, batch)) == {np.ndarray}
-        and list(map(_strides, batch)).count(first.strides) == len(batch)
-        and set(map(len, batch)) == {len(first)}  # after strides: an array without dimensions has no length
+        and list(map(_dtype, batch)).count(first.dtype) == len(batch)
+        and list(map(_shape, batch)).count(first.shape) == len(batch)
     )
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def _join(batch: Sequence[np.ndarray[Any, Any]]) -> bytes | None:
+    try:
+        return b"".join(batch)  # type: ignore[arg-type]
+    except (BufferError, ValueError, TypeError):
+        return None  # not contiguous
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is nothing but dense numbers in this process's memory."""
     return tensor.layout is torch.strided and tensor.is_cpu and not tensor.is_nested and not tensor.is_quantized
 
 
@@ -136,7 +159,7 @@ class TensorReducer:
 
     def __call__(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Reduce one tensor, see `pickle`."""
-        if not _is_plain(tensor) or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or not tensor.nbytes:
+        if not is_plain(tensor) or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or not tensor.nbytes:
             return reduce_tensor(tensor)  # type: ignore[no-any-return]
         storage = tensor.untyped_storage()
         address, length = storage.data_ptr(), storage.nbytes()
@@ -165,7 +188,7 @@ class TensorLeaves:
 
     def __call__(self, tensor: Any) -> tuple[int, ...]:
         """Place one tensor in the slot, if it is not there already."""
-        if type(tensor) is not torch.Tensor or not _is_plain(tensor):
+        if type(tensor) is not torch.Tensor or not is_plain(tensor):
             raise NoLayout
         address, length = tensor.data_ptr(), tensor.nbytes
         if (
@@ -211,6 +234,18 @@ def tensor_beside(other: torch.Tensor, dtype: torch.dtype, shape: Size, stride: 
     return torch.empty(0, dtype=dtype).set_(other.untyped_storage(), offset, shape, stride)
 
 
+def collates_as_torch() -> bool:
+    """Whether the user has left torch's map of collations as it was, for the kinds that `Rows` knows."""
+    present = torch_collate.default_collate_fn_map
+    return (
+        present.get(torch.Tensor) is torch_collate.collate_tensor_fn
+        and present.get(np.ndarray) is torch_collate.collate_numpy_array_fn
+        and present.get(int) is torch_collate.collate_int_fn
+        and present.get(float) is torch_collate.collate_float_fn
+        and not any(kind in present for kind in (tuple, list, dict))
+    )
+
+
 class HereCollate:
     """`default_collate` in the training process: into memory that is used again when nobody looks at the batch any more.
 
@@ -222,13 +257,24 @@ class HereCollate:
 
     def __call__(self, samples: Any) -> Any:
         """Collate."""
+        with self.claimed() as outbox:
+            return torch_collate.default_collate(samples) if outbox is None else self.collate(samples)
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[Outbox | None]:
+        """Within this, a batch of this thread has memory. None when all is kept by somebody."""
         own = self._own
         if not hasattr(own, "outbox"):
             own.outbox = Outbox(Area(1, 2, memory=PrivateMemory()), 0)
-            own.leaves = leaves_in(own.outbox)
+            own.leaves = leaves_in(own.outbox, alike_everywhere=True)
         if not own.outbox.claim():
-            return torch_collate.default_collate(samples)
+            yield None
+            return
         try:
-            return torch_collate.collate(samples, collate_fn_map={**torch_collate.default_collate_fn_map, **own.leaves})
+            yield own.outbox
         finally:
             own.outbox.abandon()
+
+    def collate(self, samples: Any) -> Any:
+        """Collate into what is claimed."""
+        return torch_collate.collate(samples, collate_fn_map={**torch_collate.default_collate_fn_map, **self._own.leaves})

@@ -4,26 +4,33 @@ torch's fetcher asks the dataset for the samples of an order and hands them to `
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch.utils.data
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
+from stoker.stage.outbox import Outbox
 from stoker.torch.carrier import Instead, MapInlineIter, MapWorkersIter
 from stoker.torch.course import Course
+from stoker.torch.leaves import HereCollate, collates_as_torch
+from stoker.torch.rows import are_large, stack
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.transport import Transport
+from stoker.torch.worker import NOT_COMMON, Share
 
 
 class Ordered:
     """An order on its way through torch's fetcher: the dataset takes it, `collate_fn` carries it out."""
 
-    __slots__ = ("order",)
+    __slots__ = ("common", "order")
 
     def __init__(self, order: tuple[Any, ...]) -> None:
         self.order = order
+        self.common = order[4][0] if order[4] else NOT_COMMON
 
     def __len__(self) -> int:
         return len(self.order[3])
@@ -40,20 +47,51 @@ class OrderedDataset(torch.utils.data.Dataset[Any]):
 
 
 class SeededCollate:
-    """Carries out orders. Parts of batches are left as lists of samples."""
+    """Carries out orders. Parts of batches that have no rows to go to are left as lists of samples."""
 
-    def __init__(self, positions: Positions, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+    outbox: Outbox | None = None
+    """Where batches lie, in a worker process."""
+
+    def __init__(self, positions: Positions, collate_fn: Callable[[Any], Any], *, batched: bool, stacks: bool) -> None:
         self.positions = positions
         self.collate_fn = collate_fn
         self.batched = batched
+        self.stacks = stacks and batched
+        """Whether `collate_fn` is torch's, so that samples can go into their rows by themselves."""
+        self.large: bool | None = None
+        """Whether samples are so large that it pays, once one was seen."""
 
     def __call__(self, ordered: Ordered) -> Any:
         """Prepare samples and collate them."""
-        epoch, first, step, ids, is_part = ordered.order
-        return self.positions.make(epoch, first, step, ids, list if is_part else self._collate)
+        epoch, first, step, ids, part = ordered.order
+        make = partial(self.positions.make, epoch, first, step, ids)
+        if part:
+            common, start, total = part
+            if common == NOT_COMMON or not self.stacks or self.outbox is None or not self.outbox.claimed:
+                return make(list)
+            own = range(start, start + len(ids))
+            return make(partial(stack, own=own, total=total, outbox=self.outbox, collate=list))
+        if not self.stacks or not self.large:
+            return make(self._collate)
+        if isinstance(self.collate_fn, HereCollate):
+            with self.collate_fn.claimed() as outbox:
+                return make(self._stacking(outbox, len(ids), self.collate_fn.collate))
+        return make(self._stacking(self.outbox, len(ids), self.collate_fn))
 
-    def _collate(self, samples: list[Any]) -> Any:
-        return self.collate_fn(samples if self.batched else samples[0])
+    def _stacking(self, outbox: Outbox | None, count: int, collate: Callable[[Any], Any]) -> Callable[[Iterable[Any]], Any]:
+        if outbox is None or not outbox.claimed:
+            return self._collate
+        return partial(stack, own=range(count), total=count, outbox=outbox, collate=collate)
+
+    def _collate(self, samples: Iterable[Any]) -> Any:
+        whole = list(samples)
+        if self.large is None:
+            self.large = self.stacks and are_large(whole[0])
+        return self.collate_fn(whole if self.batched else whole[0])
+
+    def make(self, epoch: int, first: int, step: int, ids: Any) -> Any:
+        """Prepare a whole batch."""
+        return self.positions.make(epoch, first, step, ids, self._collate)
 
     def merge(self, epoch: int, first: int, samples: list[Any]) -> Any:
         """Collate a batch that was prepared in parts."""
@@ -84,11 +122,18 @@ def seeded_view(loader: Any, course: Course, positions: Positions) -> Any:
         loader,
         dataset=OrderedDataset(),
         _index_sampler=course,
-        collate_fn=SeededCollate(positions, loader.collate_fn, batched=loader._auto_collation),
+        collate_fn=SeededCollate(
+            positions, loader.collate_fn, batched=loader._auto_collation, stacks=_stacks(loader.collate_fn)
+        ),
         worker_init_fn=UsersDataset(loader.dataset, loader.worker_init_fn),
         generator=torch.Generator(),  # torch draws a seed for its workers; the user's generators are left alone
         _skip_batches=0,
     )
+
+
+def _stacks(collate_fn: Callable[[Any], Any]) -> bool:
+    is_torchs = collate_fn is torch.utils.data.default_collate or isinstance(collate_fn, HereCollate)
+    return is_torchs and collates_as_torch()
 
 
 @contextlib.contextmanager
@@ -114,7 +159,7 @@ class SeededInlineIter(MapInlineIter):
             return super()._obtain()
 
     def _saw(self) -> None:
-        self._progress.saw(self._course.ordered.popleft()[1])
+        self._progress.saw(self._course.ordered.popleft().samples)
 
 
 class SeededWorkersIter(MapWorkersIter):
@@ -130,26 +175,37 @@ class SeededWorkersIter(MapWorkersIter):
     ) -> None:
         self._course = course
         view = seeded_view(loader, course, positions)
-        self._merge = SeededCollate(positions, collate_here, batched=True).merge
-        super().__init__(view, transport(view))
+        self._here = SeededCollate(positions, collate_here, batched=True, stacks=False)
+        carried = transport(view)
+        if view.collate_fn.stacks:
+            course.claim_common, course.free_common = carried.claim_common, carried.free_common
+        super().__init__(view, carried)
 
     def _obtain(self) -> Any:
-        if not self._course.ordered or self._course.ordered[0][0] == 1:
+        if not self._course.ordered or self._course.ordered[0].parts == 1:
             return super()._obtain()
-        parts, _, first = self._course.ordered[0]
-        samples: list[Any] = []
+        ordered = self._course.ordered[0]
+        parts: list[Any] = []
         failure: Exception | None = None
-        for _ in range(parts):
+        for _ in range(ordered.parts):
             try:
-                samples += super()._obtain()
+                parts.append(super()._obtain())
             except Exception as error:
                 failure = failure or error
         if failure is not None:
+            self._course.forget(ordered)
             raise failure
+        if all(type(part) is Share and part.layout == parts[0].layout for part in parts):
+            assert self._transport is not None
+            return self._transport.open_common(parts)
+        self._course.forget(ordered)
         with generators_restored(), _one_thread():
-            batch = self._merge(self._progress.epoch, first, samples)
+            if all(type(part) is list for part in parts):
+                batch = self._here.merge(self._progress.epoch, ordered.first, list(itertools.chain(*parts)))
+            else:  # too unlike each other to lie in one slot
+                batch = self._here.make(self._progress.epoch, *ordered[2:5])
         pinned = self._pin_memory or (self._transport is not None and self._transport.pins)
         return pin_memory.pin_memory(batch) if pinned else batch
 
     def _saw(self) -> None:
-        self._progress.saw(self._course.ordered.popleft()[1])
+        self._progress.saw(self._course.ordered.popleft().samples)

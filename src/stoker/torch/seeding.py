@@ -8,7 +8,8 @@ made again, seeded, and so are all from then on.
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ _COLLATE = 1 << 62
 """Stands for a position where a batch is collated: apart from those of all samples."""
 _WATCHED = 0x5EED5EED5EED
 _torch_generator = torch.default_generator
+
+Collate = Callable[[Iterable[Any]], Any]
+"""Takes samples as they are prepared. A user's own function is given a list, and draws after all samples were made."""
 
 
 def seed_generators(number: int) -> None:
@@ -77,8 +81,8 @@ class Positions:
         self.draws = hasattr(dataset, "__getitems__")
         self._looked = False
 
-    def make(self, epoch: int, first: int, step: int, ids: Sequence[Any], collate: Callable[[list[Any]], Any]) -> Any:
-        """Prepare the samples at `first`, `first + step`, ... and collate them."""
+    def make(self, epoch: int, first: int, step: int, ids: Sequence[Any], collate: Collate) -> Any:
+        """Prepare the samples at `first`, `first + step`, ... and collate them, as they come or all at once."""
         if self.threads:
             return collate(self._prepare(epoch, first, step, ids))
         if not self.draws:
@@ -87,7 +91,7 @@ class Positions:
                 if not self._looked:
                     # Most datasets that draw do so for every sample: find out by one, not by a whole batch.
                     self._looked = True
-                    self._prepare(epoch, first, step, ids[:1])
+                    deque(self._prepare(epoch, first, step, ids[:1]), maxlen=0)
                     self.draws = watch.moved()
                 if not self.draws:
                     batch = collate(self._prepare(epoch, first, step, ids))
@@ -98,9 +102,9 @@ class Positions:
                     raise
             if not self.draws:
                 return batch
-        return self.collate(epoch, first, self._prepare_seeded(epoch, first, step, ids), collate)
+        return collate(self._prepare_seeded(epoch, first, step, ids))
 
-    def collate(self, epoch: int, first: int, samples: list[Any], collate: Callable[[list[Any]], Any]) -> Any:
+    def collate(self, epoch: int, first: int, samples: Iterable[Any], collate: Collate) -> Any:
         """Collate with the generators set for the batch that begins at a position."""
         if not self.threads:
             seed_generators(mix(self.seed, epoch, first, _COLLATE))
@@ -113,25 +117,27 @@ class Positions:
             self._watching.start()
         return self._watching
 
-    def _prepare(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> list[Any]:
+    def _prepare(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> Iterable[Any]:
         dataset = self.dataset
         if takes_rng(dataset):
             places = enumerate(ids)
-            return [dataset.__getsample__(index, self.rng(epoch, first + step * number)) for number, index in places]
+            return (dataset.__getsample__(index, self.rng(epoch, first + step * number)) for number, index in places)
         if hasattr(dataset, "__getitems__") and dataset.__getitems__:
             return dataset.__getitems__(ids)  # type: ignore[no-any-return]
-        return [dataset[index] for index in ids]
+        return map(dataset.__getitem__, ids)
 
-    def _prepare_seeded(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> list[Any]:
+    def _prepare_seeded(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> Iterator[Any]:
+        """The samples, each with generators of its own; at the end they are set for whoever collates."""
         if hasattr(self.dataset, "__getitems__") and self.dataset.__getitems__:
             seed_generators(mix(self.seed, epoch, first))
-            return self._prepare(epoch, first, step, ids)
-        samples = []
+            yield from self._prepare(epoch, first, step, ids)
+            seed_generators(mix(self.seed, epoch, first, _COLLATE))
+            return
         for number, index in enumerate(ids):
             position = first + step * number
             seed_generators(mix(self.seed, epoch, position))
-            samples += self._prepare(epoch, position, step, [index])
-        return samples
+            yield from self._prepare(epoch, position, step, [index])
+        seed_generators(mix(self.seed, epoch, first, _COLLATE))
 
     def rng(self, epoch: int, position: int) -> np.random.Generator:
         """A generator for the sample at a position, for datasets that take one."""

@@ -12,7 +12,7 @@ from stoker.stage.context import LinedContext
 from stoker.stage.inbox import Inbox, Pins
 from stoker.torch.pinned import pins_for
 from stoker.torch.threads import ThreadContext
-from stoker.torch.worker import Arrived, Opener, Worker, count_samples, explain
+from stoker.torch.worker import NOT_COMMON, Arrived, Opener, Share, Worker, count_samples, explain
 
 
 class Transport(Protocol):
@@ -22,6 +22,15 @@ class Transport(Protocol):
     collate: Callable[[Any], Any]
     pins: bool
     """Whether batches come page-locked, so that torch need not do it."""
+
+    def claim_common(self) -> int:
+        """A slot for several workers to fill, or NOT_COMMON."""
+
+    def free_common(self, number: int) -> None:
+        """Nobody will open it."""
+
+    def open_common(self, shares: list[Share]) -> Any:
+        """The batch in it."""
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         """Start workers within this."""
@@ -41,8 +50,15 @@ class SlotTransport:
         worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
         self.collate = worker.collate
         context = loader.multiprocessing_context or torch.multiprocessing
-        self.context = LinedContext(context, loader.num_workers, worker.begin, Opener(self._inbox), explain)
+        opener = Opener(self._inbox)
+        self.context = LinedContext(context, loader.num_workers, worker.begin, opener, explain)
         self.starting = self.context.starting
+        self.free_common, self.open_common = self._inbox.free_common, opener.open_common
+
+    def claim_common(self) -> int:
+        """A slot for several workers to fill."""
+        number = self._inbox.claim_common()
+        return NOT_COMMON if number is None else number
 
     def close(self, workers: list[Any]) -> None:
         """Keep the slots for the next epoch, whose first batches then find their pages in place."""
@@ -74,6 +90,16 @@ class ThreadTransport:
         self._collate_fn = loader.collate_fn
         self._batched = loader._auto_collation
         self.starting = contextlib.nullcontext
+
+    def claim_common(self) -> int:
+        """Parts of batches are handed over as they are."""
+        return NOT_COMMON
+
+    def free_common(self, number: int) -> None:
+        """There is none."""
+
+    def open_common(self, shares: list[Share]) -> Any:
+        """There is none."""
 
     def collate(self, samples: Any) -> Arrived:
         """Collate, with what the meter wants to know."""

@@ -27,6 +27,9 @@ from stoker.stage.outbox import Outbox
 from stoker.torch.leaves import TensorLeaves, TensorReducer, collate_into, leaf_over
 
 _NEVER_S = 86400.0
+NOT_COMMON = -1
+
+Pickled = tuple[bytes | Piece, tuple[Piece, ...]]
 
 
 class Worker:
@@ -48,16 +51,26 @@ class Worker:
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
             torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
         self.outbox = Outbox(self.area, number)
-        collate_into(self.outbox)
+        seeded = hasattr(self.collate_fn, "outbox")
+        if seeded:
+            self.collate_fn.outbox = self.outbox  # type: ignore[attr-defined]
+        collate_into(self.outbox, alike_everywhere=seeded)
 
     def collate(self, samples: Any) -> Any:
         """Collate into a slot and announce it. When every slot is kept by somebody, the batch goes torch's way."""
         outbox = self.outbox
-        if not outbox.claim():
+        common = getattr(samples, "common", NOT_COMMON)
+        joined = common != NOT_COMMON and outbox.join(common)
+        if not joined and not outbox.claim():
             return self.collate_fn(samples)
         layout = pickled = None
         try:
             batch = self.collate_fn(samples)
+            if joined and type(batch) is list and not outbox.used:  # samples of a kind that has no rows
+                outbox.abandon()
+                if not outbox.claim():
+                    return batch
+                joined = False
             collated = outbox.used
             try:
                 layout = lay_out(batch, TensorLeaves(outbox))
@@ -68,7 +81,7 @@ class Worker:
         finally:
             outbox.abandon()
         count = count_samples(samples) if self.batched else 1
-        return Plain((outbox.worker, count, now(), slot, layout, pickled))
+        return Plain((outbox.worker, count, now(), slot, layout, pickled, joined))
 
 
 def explain(error: Exception, report: Any) -> ExceptionWrapper:
@@ -118,15 +131,38 @@ class Opener:
         finished: float,
         slot: tuple[int, int, int],
         layout: Layout,
-        pickled: tuple[bytes | Piece, tuple[Piece, ...]] | None,
+        pickled: Pickled | None,
+        joined: bool,
     ) -> Arrived:
-        """Open one."""
+        """Open one. A slot that others are filling, too, is left closed."""
+        if joined:
+            return Arrived(Share(slot, layout), worker, samples, finished)
+        return Arrived(self.open(worker, slot, layout, pickled), worker, samples, finished)
+
+    def open(self, row: int, slot: tuple[int, int, int], layout: Layout, pickled: Pickled | None = None) -> Any:
+        """The batch in a slot."""
         number, length, used = slot
-        memory, is_pinned = self.inbox.open((worker, number), length, used)
+        memory, is_pinned = self.inbox.open((row, number), length, used)
         batch = unpack(*pickled, memory) if pickled else build(layout, leaf_over(memory))
         if self.inbox.pins is not None and not is_pinned:
             batch = pin_memory.pin_memory(batch)
-        return Arrived(batch, worker, samples, finished)
+        return batch
+
+    def open_common(self, shares: "list[Share]") -> Any:
+        """The batch that several workers have filled together."""
+        length = max(share.slot[1] for share in shares)
+        number, _, used = shares[0].slot
+        return self.open(self.inbox.area.common, (number, length, used), shares[0].layout)
+
+
+class Share:
+    """One worker's part of a batch that is filled by several, in a slot that is not open yet."""
+
+    __slots__ = ("layout", "slot")
+
+    def __init__(self, slot: tuple[int, int, int], layout: Layout) -> None:
+        self.slot = slot
+        self.layout = layout
 
 
 def _end_with_parent() -> bool:
