@@ -7,17 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from stoker.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from stoker.checkpoint.checkpointer import CheckpointStats as CheckpointStats
     from stoker.meter import LoaderStats as LoaderStats
     from stoker.torch.loader import DataLoader as DataLoader
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CheckpointStats": "stoker.checkpoint.checkpointer",
+    "Checkpointer": "stoker.checkpoint.checkpointer",
     "DataLoader": "stoker.torch.loader",
     "LoaderStats": "stoker.meter",
 }
 
-__all__ = ["DataLoader", "LoaderStats", "__version__"]
+__all__ = ["CheckpointStats", "Checkpointer", "DataLoader", "LoaderStats", "__version__"]
 
 
 def __getattr__(name: str) -> object:

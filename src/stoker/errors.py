@@ -3,6 +3,7 @@
 StokerError
   ConfigError (ValueError)        an option or a document is wrong: change it
   ResourceError (RuntimeError)    this host has too little of something: the message says what to change
+  CheckpointError (RuntimeError)  a checkpoint cannot be written, read or used here: the message says which and why
   CommandError                    a command cannot do what was asked: one line on stderr, exit code 1
 
 Faults of the user's own dataset keep their own type, as under torch's loader.
@@ -19,6 +20,10 @@ class ConfigError(StokerError, ValueError):
 
 class ResourceError(StokerError, RuntimeError):
     """The host cannot give what is needed; the message names the need, what there is, and what to change."""
+
+
+class CheckpointError(StokerError, RuntimeError):
+    """A checkpoint, or a directory of them, cannot be used."""
 
 
 class CommandError(StokerError):

@@ -55,6 +55,11 @@ class Memory:
             os.ftruncate(descriptor, length)
         self._descriptor = descriptor
 
+    @property
+    def descriptor(self) -> int:
+        """For a child process that shall see it, too."""
+        return self._descriptor
+
     def map(self, offset: int, length: int) -> "Mapping":
         """Make a range visible in this process."""
         return Mapping(self._descriptor, offset, length)

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import stoker
-from stoker.cli import doctor
+from stoker.cli import checkpoint, doctor
 from stoker.errors import StokerError
 
-_COMMANDS = {"doctor": doctor}
+_COMMANDS = {"checkpoint": checkpoint, "doctor": doctor}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,278 @@
+"""From the tensors of a run into the memory of a snapshot, mostly while the loop goes on.
+
+                     at once                                   beside the next forward and backward
+    on the CPU       all but optimizers' tensors               optimizers' tensors, by a thread
+    on a GPU, "gpu"  a clone of everything in GPU memory       the clone to the host
+    on a GPU, "cpu"  a clone of all but optimizers' tensors    everything to page-locked host memory
+
+`wait` stands before every optimizer's `step`: it returns when no tensor is needed any more as it is. On a GPU it only tells
+the stream, and the loop does not stop.
+"""
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from stoker.checkpoint.files import lay_out
+from stoker.checkpoint.snapshot import Gathered, Source
+from stoker.memory import Mapping
+
+_GPU_MEMORY_LEFT_FREE = 0.05
+
+_copiers: "weakref.WeakSet[Copier]" = weakref.WeakSet()
+
+
+class Copier:
+    """Copies one snapshot at a time."""
+
+    def __init__(self) -> None:
+        self.mode = "cpu"
+        self.torn = False
+        """Whether somebody other than an optimizer has changed a tensor that was being copied."""
+        self._thread: threading.Thread | None = None
+        self._copied = threading.Event()
+        self._copied.set()
+        self._owner = os.getpid()
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._on_device: dict[torch.device, torch.cuda.Event] = {}
+        self._clones: list[torch.Tensor] = []
+        self._locked: Mapping | None = None
+        _copiers.add(self)
+
+    def begin(
+        self, gathered: Gathered, mapping: Mapping, done: Callable[[Exception | None], None], *, overlap: bool = True
+    ) -> None:
+        """Copy what must be copied at once, and the rest beside the loop. A thread calls `done` when all is there."""
+        self.join()
+        offsets, _ = lay_out(gathered.lengths)
+        targets = [mapping.address + offset for offset in offsets]
+        of_cpu: list[tuple[Source, int]] = []
+        of_gpu: list[tuple[Source, int]] = []
+        for source, target in zip(gathered.sources, targets, strict=True):
+            if not source.tensor.nbytes:
+                continue
+            (of_gpu if source.tensor.is_cuda else of_cpu).append((source, target))
+        later = [pair for pair in of_cpu if overlap and pair[0].is_later]
+        for source, target in of_cpu:
+            if not (overlap and source.is_later):
+                _copy(source, target)
+        watched = [source for source, _ in later]
+        finish = self._begin_on_gpu(of_gpu, mapping, watched) if of_gpu else _nothing
+        self.torn = False
+        self._copied.clear()
+
+        def work() -> None:
+            failure = None
+            try:
+                for source, target in later:
+                    _copy(source, target)
+                self.torn = any(source.has_changed() for source in watched)
+                self._copied.set()
+                finish()
+            except Exception as error:
+                failure = error
+            finally:
+                self._copied.set()
+            done(failure)
+
+        self._thread = threading.Thread(target=work, name="stoker-snapshot", daemon=True)
+        if later or of_gpu:
+            self._thread.start()
+            if not overlap:
+                self.join()
+        else:
+            self._thread = None
+            work()
+
+    def make_ready(self, mapping: Mapping) -> None:
+        """Take the pages of some memory from the system, beside the loop."""
+        self.join()
+        self._thread = threading.Thread(
+            target=mapping.populate, args=(0, mapping.length), name="stoker-populate", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until tensors may change."""
+        self._copied.wait()
+        for device, event in list(self._on_device.items()):
+            torch.cuda.current_stream(device).wait_event(event)
+        self._on_device.clear()
+
+    def join(self) -> None:
+        """Until the whole snapshot is in memory."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._owner == os.getpid() and thread is not threading.current_thread():
+            thread.join()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is at work."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _begin_on_gpu(self, pairs: list[tuple[Source, int]], mapping: Mapping, watched: list[Source]) -> Callable[[], None]:
+        self._lock(mapping)
+        clones = self._clone([source for source, _ in pairs if self.mode == "gpu" or not source.is_later])
+        copies: dict[torch.device, list[tuple[torch.Tensor, int]]] = {}
+        for source, target in pairs:
+            tensor = clones.get(id(source), source.tensor)
+            copies.setdefault(tensor.device, []).append((tensor, target))
+            if id(source) not in clones:
+                watched.append(source)
+        events = {}
+        for device, parts in copies.items():
+            stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                for tensor, target in parts:
+                    _host_tensor(target, tensor).copy_(tensor, non_blocking=True)
+                events[device] = stream.record_event()
+        if self.mode == "cpu":
+            self._on_device = dict(events)
+
+        def finish() -> None:
+            for event in events.values():
+                event.synchronize()
+            copies.clear()
+
+        return finish
+
+    def _clone(self, sources: list[Source]) -> dict[int, torch.Tensor]:
+        """Copies in GPU memory, which stays ours: a fresh allocation for each would cost more than the copy."""
+        tensors = [source.tensor for source in sources]
+        alike = len(self._clones) == len(tensors) and all(
+            clone.shape == tensor.shape and clone.dtype == tensor.dtype and clone.device == tensor.device
+            for clone, tensor in zip(self._clones, tensors, strict=True)
+        )
+        if not alike:
+            self._clones = []
+            self._clones = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in tensors]
+        for stream in self._streams.values():
+            torch.cuda.current_stream(stream.device).wait_stream(stream)  # the clones before may be on their way still
+        if tensors:
+            torch._foreach_copy_(self._clones, tensors)
+        return {id(source): clone for source, clone in zip(sources, self._clones, strict=True)}
+
+    def _lock(self, mapping: Mapping) -> None:
+        """Tell the GPU of the host memory, so that it writes there by itself."""
+        if self._locked is mapping:
+            return
+        if self._locked is not None:
+            torch.cuda.cudart().cudaHostUnregister(self._locked.address)
+        self._locked = None
+        mapping.populate(0, mapping.length)
+        if int(torch.cuda.cudart().cudaHostRegister(mapping.address, mapping.length, 0)) == 0:
+            self._locked = mapping
+
+    def seconds(self, gathered: Gathered, mapping: Mapping) -> tuple[float, float | None, bool]:
+        """How long a copy to the host takes, how long a clone in GPU memory, and whether there is room for one."""
+        on_gpu = [source.tensor for source in gathered.sources if source.tensor.is_cuda]
+        clone_s = None
+        fits = bool(on_gpu)
+        with _mode(self, "cpu"):
+            for _ in range(2 if on_gpu else 1):  # the first time, memory is made ready
+                _synchronize(on_gpu)
+                began = time.perf_counter()
+                self.begin(gathered, mapping, _ignore)
+                self.join()
+                copy_s = time.perf_counter() - began
+        for device in {tensor.device for tensor in on_gpu}:
+            needed = sum(tensor.nbytes for tensor in on_gpu if tensor.device == device)
+            free, total = torch.cuda.mem_get_info(device)
+            free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+            fits = fits and free - needed > _GPU_MEMORY_LEFT_FREE * total
+        if fits:
+            try:
+                for _ in range(2):
+                    _synchronize(on_gpu)
+                    began = time.perf_counter()
+                    self._clone([source for source in gathered.sources if source.tensor.is_cuda])
+                    _synchronize(on_gpu)
+                    clone_s = time.perf_counter() - began
+            except torch.cuda.OutOfMemoryError:
+                self._clones, fits, clone_s = [], False, None
+        return copy_s, clone_s, fits
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.join()
+        self._clones = []
+        if self._locked is not None:
+            torch.cuda.cudart().cudaHostUnregister(self._locked.address)
+            self._locked = None
+
+
+@contextlib.contextmanager
+def _mode(copier: Copier, mode: str) -> Iterator[None]:
+    before, copier.mode = copier.mode, mode
+    try:
+        yield
+    finally:
+        copier.mode = before
+
+
+def _copy(source: Source, target: int) -> None:
+    # Not by torch, whose threads would compete with those of the loop. The interpreter lock is released meanwhile.
+    ctypes.memmove(target, source.tensor.data_ptr(), source.tensor.nbytes)
+
+
+def _host_tensor(address: int, like: torch.Tensor) -> torch.Tensor:
+    content = (ctypes.c_ubyte * like.nbytes).from_address(address)
+    return torch.frombuffer(content, dtype=like.dtype, count=like.numel()).view(like.shape)
+
+
+def _synchronize(tensors: list[torch.Tensor]) -> None:
+    for device in {tensor.device for tensor in tensors}:
+        torch.cuda.synchronize(device)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignore(_: Exception | None) -> None:
+    pass
+
+
+class Updates:
+    """Watches every optimizer of this process: what is called before an update, and how long updates take."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+        self._owner = os.getpid()
+        self._began = 0.0
+        self.seconds = 0.0
+        self._handles: list[Any] = [
+            register_optimizer_step_pre_hook(self._pre),
+            register_optimizer_step_post_hook(self._post),
+        ]
+
+    def _pre(self, *_: Any) -> None:
+        if self._owner == os.getpid():
+            self._before()
+            self._began = time.perf_counter()
+
+    def _post(self, *_: Any) -> None:
+        self.seconds = time.perf_counter() - self._began
+
+    def close(self) -> None:
+        """Watch no longer."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _before_fork() -> None:
+    # A thread that is copying does not exist in a forked child, which must not wait for it, or find it halfway.
+    for copier in list(_copiers):
+        copier.join()
+
+
+os.register_at_fork(before=_before_fork)

@@ -1,0 +1,43 @@
+"""A checkpoint as a file that other programs read."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stoker.checkpoint.files import Manifest
+from stoker.checkpoint.snapshot import state_of
+from stoker.errors import CommandError
+
+
+def as_torch_file(path: Path, manifest: Manifest, contents: list[bytearray], part: str | None) -> None:
+    """For `torch.load(path, weights_only=True)`: one part's state, or all by name, with the step."""
+    states, _ = state_of(manifest.document, contents)
+    torch.save(states[part] if part is not None else {**states, "step": manifest.step}, path)
+
+
+def as_safetensors(path: Path, manifest: Manifest, contents: list[bytearray], part: str | None) -> None:
+    """All tensors of one part, or of all parts, by their names with dots between. What is not a tensor stays behind."""
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        raise CommandError("safetensors is not installed: `pip install 'stoker[all]'`") from None
+    states, _ = state_of(manifest.document, contents)
+    tensors: dict[str, torch.Tensor] = {}
+    _collect(states[part] if part is not None else states, "", tensors)
+    seen: set[int] = set()
+    for name, tensor in tensors.items():  # the format knows no two names for one tensor
+        tensors[name] = tensor.clone().contiguous() if tensor.data_ptr() in seen else tensor.contiguous()
+        seen.add(tensor.data_ptr())
+    save_file(tensors, path, metadata={"step": str(manifest.step), "format": "pt"})
+
+
+def _collect(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> None:
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            _collect(part, f"{name}.{key}" if name else str(key), tensors)
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(value):
+            _collect(part, f"{name}.{number}" if name else str(number), tensors)

@@ -1,0 +1,120 @@
+"""The process that writes checkpoints. It knows nothing of torch, and starts in some tens of milliseconds.
+
+It is a fresh interpreter, not a fork: the training process may have threads, a GPU, and gigabytes that a fork would have
+to share. It reads snapshots from memory that both have mapped, and is told what to do by lines of JSON on a socket:
+
+    {"save": STEP, "bytes": N, "lengths": [..], "document": .., "kept": false, "prune": STEP}
+        ->  {"saved": STEP, "seconds": S}   or   {"failed": STEP, "why": ".."}
+
+It holds the directory's lock. If the training process dies it still finishes what it has begun, then ends: the snapshot is
+whole. Whoever comes next waits for the lock, and knows whom it waits for.
+"""
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import select
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stoker.checkpoint.files import Directory
+from stoker.errors import CheckpointError
+
+LOCK = ".lock"
+_LOWEST_PRIORITY = 19
+
+
+def take_lock(path: Path, owner: int) -> int | None:
+    """Hold a directory for as long as this process lives. None if another process does."""
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, json.dumps({"writer": os.getpid(), "trainer": owner}).encode())
+    return descriptor
+
+
+class Persister:
+    """Carries out what the training process asks for."""
+
+    def __init__(self, directory: Directory, memory: int, keep: int) -> None:
+        self.directory = directory
+        self.memory = memory
+        self.keep = keep
+        self._swept = False
+
+    def carry_out(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Save one checkpoint; what became of it."""
+        began = time.monotonic()
+        step = asked["save"]
+        try:
+            if not self._swept:
+                self.directory.sweep()
+                self._swept = True
+            self._save(asked)
+            self.directory.prune(self.keep, asked["prune"] if asked["prune"] is not None else step)
+        except (OSError, CheckpointError) as error:
+            return {"failed": step, "why": str(error), "seconds": time.monotonic() - began}
+        return {"saved": step, "seconds": time.monotonic() - began}
+
+    def _save(self, asked: dict[str, Any]) -> None:
+        length = asked["bytes"]
+        if not length:
+            self.directory.save(asked["save"], asked["document"], memoryview(b""), [], kept=asked["kept"])
+            return
+        with mmap.mmap(self.memory, length, mmap.MAP_SHARED, mmap.PROT_READ) as mapped, memoryview(mapped) as content:
+            self.directory.save(asked["save"], asked["document"], content, asked["lengths"], kept=asked["kept"])
+
+
+def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
+    """Serve one training process until it has no more to say."""
+    os.nice(_LOWEST_PRIORITY)  # the training loop's cores are the loop's
+    path = Path(directory)
+    channel = socket.socket(fileno=line)
+    waits = select.poll()
+    waits.register(channel, select.POLLIN)
+    waits.register(os.pidfd_open(owner), select.POLLIN)
+    while take_lock(path, owner) is None:
+        holder = (path / LOCK).read_text()
+        _tell(channel, {"waiting": holder})
+        # The holder's end cannot be waited for by its lock alone without being deaf to our own training process.
+        if any(
+            descriptor != channel.fileno() or channel.recv(1, socket.MSG_PEEK) == b"" for descriptor, _ in waits.poll(50)
+        ):
+            return
+    _tell(channel, {"ready": os.getpid()})
+    persister = Persister(Directory(path), memory, keep)
+    text = b""
+    while True:
+        waits.poll()
+        part = _receive(channel)
+        if not part:
+            return  # the training process has closed its end, or is gone
+        text += part
+        *lines, text = text.split(b"\n")
+        for asked in lines:
+            _tell(channel, persister.carry_out(json.loads(asked)))
+
+
+def _receive(channel: socket.socket) -> bytes:
+    try:
+        return channel.recv(1 << 20, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return b""  # it was not the line that woke us, so the training process is gone
+
+
+def _tell(channel: socket.socket, report: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # nobody is left to be told
+        channel.sendall(json.dumps(report).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:6]))

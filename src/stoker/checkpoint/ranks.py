@@ -1,0 +1,94 @@
+"""The processes of a distributed run, as far as checkpoints need them: they agree on what counts, and on when to stop.
+
+One process of each node writes. A group of its own (gloo, on the CPU) keeps these words apart from the training's.
+"""
+
+import json
+import os
+from typing import Any, Protocol
+
+import torch
+import torch.distributed
+
+
+class Ranks(Protocol):
+    """The processes of a run."""
+
+    rank: int
+    node: int | None
+    """The number of this process's node, if there are several."""
+    is_writer: bool
+    is_alone: bool
+
+    def exchange(self, value: Any) -> list[Any]:
+        """What each process has to say, in JSON's terms, by rank. All must call it at the same step."""
+
+    def any_wants_to_stop(self, here: bool) -> bool:
+        """Whether a process wanted to stop at the step before. All must call it at every step."""
+
+
+class Alone:
+    """The only process."""
+
+    rank: int = 0
+    node: int | None = None
+    is_writer: bool = True
+    is_alone: bool = True
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Only our own word."""
+        return [json.loads(json.dumps(value))]
+
+    def any_wants_to_stop(self, here: bool) -> bool:
+        """We do, or not."""
+        return here
+
+
+class Several:
+    """One of the processes that `torch.distributed` knows."""
+
+    is_alone: bool = False
+    node: int | None
+
+    def __init__(self) -> None:
+        self.rank = torch.distributed.get_rank()
+        self.world = torch.distributed.get_world_size()
+        self._group = torch.distributed.new_group(backend="gloo")
+        local = int(os.environ.get("LOCAL_RANK", self.rank))
+        on_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
+        self.is_writer = local == 0
+        self.node = self.rank // on_node if on_node < self.world else None
+        self._flag = torch.zeros((), dtype=torch.uint8)
+        self._under_way: Any = None
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Everybody's word, by rank."""
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        length = torch.tensor([len(text)])
+        lengths = [torch.zeros_like(length) for _ in range(self.world)]
+        torch.distributed.all_gather(lengths, length, group=self._group)
+        longest = max(int(length) for length in lengths)
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(text)] = text
+        texts = [torch.zeros_like(padded) for _ in range(self.world)]
+        torch.distributed.all_gather(texts, padded, group=self._group)
+        return [json.loads(bytes(text[: int(length)].tolist())) for text, length in zip(texts, lengths, strict=True)]
+
+    def any_wants_to_stop(self, here: bool) -> bool:
+        """Ask for this step, and hear the answer for the one before, which is there already."""
+        stop = False
+        if self._under_way is not None:
+            self._under_way.wait()
+            stop = bool(self._flag)
+        self._flag.fill_(here)
+        self._under_way = torch.distributed.all_reduce(
+            self._flag, torch.distributed.ReduceOp.MAX, group=self._group, async_op=True
+        )
+        return stop
+
+
+def ranks_here() -> Ranks:
+    """The processes of this run."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        return Several()
+    return Alone()
