@@ -1,4 +1,4 @@
-"""A training with everything that a checkpoint must hold: BatchNorm, a moving average, a scaler, two optimizers, augmentation.
+"""A training with all that a checkpoint must hold: BatchNorm, a moving average, a scaler, two optimizers, augmentation.
 
     train.py DIRECTORY LOSSES STEPS [--every K] [--workers N] [--width W] [--pause S]
 

@@ -27,6 +27,7 @@ from stoker.checkpoint.snapshot import (
     check_fits,
     gather,
     generators,
+    loading_order,
     set_generators,
     state_of,
 )
@@ -35,6 +36,7 @@ from stoker.errors import CheckpointError, ConfigError
 
 PREEMPTED = 75
 """The exit code of a run that was told to end and has saved itself: start it again (EX_TEMPFAIL of sysexits.h)."""
+_DIED = "the process that writes checkpoints has died; it is started again"
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -212,9 +214,7 @@ class Checkpointer:
         where = f"{self._directory.path / name}"
         states, extra = state_of(manifest.document, contents)
         check_fits(self._stateful, states, where)
-        # Loaders first: they look whether a state is theirs, and nothing has been changed yet.
-        order = sorted(self._stateful, key=lambda key: hasattr(self._stateful[key], "__iter__"), reverse=True)
-        for key in order:
+        for key in loading_order(self._stateful):
             try:
                 self._stateful[key].load_state_dict(states[key])
             except Exception as error:
@@ -326,8 +326,8 @@ class Checkpointer:
             if failure is None and not self._copier.torn:
                 try:
                     writer.save(step, gathered.document, gathered.lengths, kept=kept, prune=prune)
-                except OSError as error:
-                    self._copy_failed = error
+                except OSError:
+                    self._copy_failed = CheckpointError(_DIED)
             gathered.sources.clear()
 
         self._saving = step
@@ -378,7 +378,7 @@ class Checkpointer:
         report = self._writer.report(wait=wait)
         if report is None:
             if not self._writer.is_alive:
-                self._failed("the process that writes checkpoints has died; it is started again")
+                self._failed(_DIED)
             return
         if "failed" in report:
             self._failed(report["why"])

@@ -31,14 +31,13 @@ _LOWEST_PRIORITY = 19
 
 def take_lock(path: Path, owner: int) -> int | None:
     """Hold a directory for as long as this process lives. None if another process does."""
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, json.dumps({"writer": os.getpid(), "trainer": owner}).encode())
+    (path / LOCK).write_text(json.dumps({"writer": os.getpid(), "trainer": owner}))
     return descriptor
 
 
@@ -70,8 +69,8 @@ class Persister:
         if not length:
             self.directory.save(asked["save"], asked["document"], memoryview(b""), [], kept=asked["kept"])
             return
-        with mmap.mmap(self.memory, length, mmap.MAP_SHARED, mmap.PROT_READ) as mapped, memoryview(mapped) as content:
-            self.directory.save(asked["save"], asked["document"], content, asked["lengths"], kept=asked["kept"])
+        content = memoryview(mmap.mmap(self.memory, length, mmap.MAP_SHARED, mmap.PROT_READ))  # closed with its last view
+        self.directory.save(asked["save"], asked["document"], content, asked["lengths"], kept=asked["kept"])
 
 
 def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:

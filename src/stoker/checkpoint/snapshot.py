@@ -203,6 +203,11 @@ def check_fits(stateful: Mapping[str, Any], states: Mapping[str, Any], where: st
                 )
 
 
+def loading_order(stateful: Mapping[str, Any]) -> list[str]:
+    """Models and optimizers last: the others, loaders above all, may find that a state is not theirs, and refuse."""
+    return sorted(stateful, key=lambda name: isinstance(stateful[name], (torch.nn.Module, torch.optim.Optimizer)))
+
+
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
     for key in [*ours, *theirs]:
         if key not in ours or key not in theirs:

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import stoker
 from stoker.checkpoint.files import lay_out
 from stoker.errors import CheckpointError
 from stoker.memory import Mapping, Memory, headroom_bytes
@@ -45,7 +44,7 @@ class Writer:
             return
         self._forget()
         ours, theirs = socket.socketpair()
-        home = str(Path(stoker.__file__).parent.parent)
+        home = str(Path(__file__).parents[2])
         numbers = [self.memory.descriptor, theirs.fileno(), self.keep, os.getpid()]
         words = [sys.executable, "-S", "-E", "-c", _START, home, str(self.directory), *map(str, numbers)]
         with theirs:
@@ -114,7 +113,7 @@ class Writer:
     @property
     def is_alive(self) -> bool:
         """Whether there is a process to talk to."""
-        return self._channel is not None
+        return self._channel is not None and self._process is not None and self._process.poll() is None
 
     def _forget(self) -> None:
         if self._channel is not None:

@@ -1,0 +1,226 @@
+"""What is on disk: any damage is noticed, and after a crash at any moment the newest durable checkpoint is found."""
+
+import itertools
+import os
+import random
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.checkpoint.disk import Disk
+from stoker.checkpoint.files import Damaged, Directory
+from stoker.errors import CheckpointError
+
+LENGTHS = [1000, 64, 0, 5]
+
+
+def content(step: int) -> memoryview:
+    return memoryview(random.Random(step).randbytes(2048))
+
+
+def save(directory: Directory, step: int, **options: Any) -> str:
+    return directory.save(step, {"step": step}, content(step), LENGTHS, **options)
+
+
+def newest_whole(directory: Directory) -> int | None:
+    for name in directory.names():
+        try:
+            manifest, pieces = directory.load(name)
+        except Damaged:
+            continue
+        assert manifest.document == {"step": manifest.step}
+        assert bytes(pieces[0][:1000]) == bytes(content(manifest.step)[:1000])
+        return manifest.step
+    return None
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    save(directory, 3)
+    save(directory, 12)
+    assert newest_whole(directory) == 12
+    assert oct(next(tmp_path.glob("*.data")).stat().st_mode)[-3:] == "600"
+
+
+def test_any_one_bit_flipped_is_noticed(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    save(directory, 1)
+    name = save(directory, 2)
+    for path in (tmp_path / f"{name}.data", tmp_path / f"{name}.json"):
+        whole = path.read_bytes()
+        for position in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[position] ^= 1 << position % 8
+            path.write_bytes(damaged)
+            with pytest.raises(Damaged):
+                directory.load(name)
+        assert newest_whole(directory) == 1
+        path.write_bytes(whole)
+    assert newest_whole(directory) == 2
+
+
+def test_any_truncation_and_any_missing_file_is_noticed(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    save(directory, 1)
+    name = save(directory, 2)
+    for path in (tmp_path / f"{name}.data", tmp_path / f"{name}.json"):
+        whole = path.read_bytes()
+        for length in range(len(whole)):
+            path.write_bytes(whole[:length])
+            with pytest.raises(Damaged):
+                directory.load(name)
+        path.write_bytes(whole + b"\0")
+        with pytest.raises(Damaged):
+            directory.load(name)
+        path.unlink()
+        assert newest_whole(directory) == 1
+        path.write_bytes(whole)
+
+
+def test_pruning_keeps_the_newest_whole_and_those_to_be_kept_and_leaves_damaged_ones_alone(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    names = {step: save(directory, step, kept=step == 2) for step in range(1, 7)}
+    (tmp_path / f"{names[4]}.json").write_bytes(b"x")
+    directory.prune(2, 6)
+    assert [int(name.split("-")[0]) for name in directory.names()] == [6, 5, 4, 2]
+    directory.prune(1, 5)
+    assert [int(name.split("-")[0]) for name in directory.names()] == [6, 5, 4, 2]
+
+
+def test_sweeping_removes_only_what_was_cut_short(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    name = save(directory, 1)
+    others = ["notes.txt", "0000000002-00000000.json", "model.data", "x.partial"]
+    for entry in [
+        *others,
+        "0000000003-00000000.data.partial",
+        "0000000003-11111111.data",
+        "0000000003-22222222.json.partial",
+    ]:
+        (tmp_path / entry).write_bytes(b"")
+    directory.sweep()
+    assert sorted(os.listdir(tmp_path)) == sorted([*others, f"{name}.data", f"{name}.json"])
+
+
+class Recorder(Disk):
+    """Does nothing but write down what was to be done, in steps as small as the kernel's."""
+
+    def __init__(self, real: Disk) -> None:
+        self.real = real
+        self.done: list[tuple[Any, ...]] = []
+
+    def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        whole = [bytes(part) for part in parts]
+        self.done.append(("create", path.name))
+        self.done += [
+            ("write", path.name, half) for part in whole for half in (part[: len(part) // 2], part[len(part) // 2 :])
+        ]
+        self.done.append(("fsync", path.name))
+        self.real.write(path, whole)
+
+    def rename(self, path: Path, target: Path) -> None:
+        self.done.append(("rename", path.name, target.name))
+        self.real.rename(path, target)
+
+    def unlink(self, path: Path) -> None:
+        self.done.append(("unlink", path.name))
+        self.real.unlink(path)
+
+    def settle(self, directory: Path) -> None:
+        self.done.append(("settle",))
+        self.real.settle(directory)
+
+
+class Crashed:
+    """What may be on the device when everything stops: names and contents, each as of some moment that is allowed."""
+
+    def __init__(self) -> None:
+        self.files: dict[int, bytes] = {}
+        self.synced: dict[int, bytes] = {}
+        self.names: dict[str, int] = {}
+        self.durable_names: dict[str, int] = {}
+        self.pending: list[tuple[Any, ...]] = []
+
+    def apply(self, done: Iterable[tuple[Any, ...]]) -> None:
+        for action, *arguments in done:
+            if action == "create":
+                number = len(self.files)
+                self.files[number], self.synced[number] = b"", b""
+                self.names[arguments[0]] = number
+                self.pending.append(("link", arguments[0], number))
+            elif action == "write":
+                self.files[self.names[arguments[0]]] += arguments[1]
+            elif action == "fsync":
+                number = self.names[arguments[0]]
+                self.synced[number] = self.files[number]
+            elif action == "rename":
+                number = self.names.pop(arguments[0])
+                self.names[arguments[1]] = number
+                self.pending += [("unlink", arguments[0]), ("link", arguments[1], number)]
+            elif action == "unlink" and arguments[0] in self.names:
+                del self.names[arguments[0]]
+                self.pending.append(("unlink", arguments[0]))
+            elif action == "settle":
+                self.durable_names = dict(self.names)
+                self.pending = []
+
+    def outcomes(self, rng: random.Random) -> Iterable[dict[str, bytes]]:
+        """Nothing more than was promised; everything that was done; and some of what lies between."""
+        for number in range(6):
+            names = dict(self.durable_names)
+            if number == 1:
+                names = dict(self.names)
+            elif number > 1:
+                for action, name, *file in self.pending:  # each name by itself may have reached the device, or not
+                    if rng.random() < 0.5:
+                        names.pop(name, None)
+                        names |= {name: file[0]} if action == "link" else {}
+            contents = {}
+            for name, file in names.items():
+                whole, safe = self.files[file], self.synced[file]
+                contents[name] = whole if number == 1 or whole == safe else whole[: rng.randint(len(safe), len(whole))]
+            yield contents
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_after_a_crash_at_any_moment_the_newest_durable_one_is_found(tmp_path: Path, keep: int) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    recorder = Recorder(Disk())
+    directory = Directory(real, recorder)
+    durable_after: list[tuple[int, int]] = []
+    for step in (10, 20, 30, 40):
+        save(directory, step)
+        durable_after.append((len(recorder.done), step))
+        directory.prune(keep, step)
+    rng = random.Random(keep)
+    place = tmp_path / "crashed"
+    for length in range(len(recorder.done) + 1):
+        crashed = Crashed()
+        crashed.apply(recorder.done[:length])
+        durable = max((step for count, step in durable_after if count <= length), default=None)
+        for contents in crashed.outcomes(rng):
+            shutil.rmtree(place, ignore_errors=True)
+            place.mkdir()
+            for name, text in contents.items():
+                (place / name).write_bytes(text)
+            found = newest_whole(Directory(place))
+            begun = {None, *itertools.chain(*([step] for _, step in durable_after))}
+            assert found in begun
+            if durable is not None:
+                assert found is not None and found >= durable, (length, durable, found)
+
+
+def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
+    import zlib
+
+    directory = Directory(tmp_path)
+    name = save(directory, 1)
+    body = (tmp_path / f"{name}.json").read_bytes().partition(b"\n")[0].replace(b'"version":1', b'"version":2')
+    (tmp_path / f"{name}.json").write_bytes(b"%b\ncrc32 %08x\n" % (body, zlib.crc32(body)))
+    with pytest.raises(CheckpointError, match="newer stoker") as caught:
+        directory.load(name)
+    assert not isinstance(caught.value, Damaged)
