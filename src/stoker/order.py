@@ -31,12 +31,16 @@ class Drawn:
         return np.random.Generator(np.random.Philox(key=[self.seed & _MASK, epoch])).permutation(self.samples)
 
 
-def pad(ids: Ids, world: int, *, drop_last: bool) -> Ids:
-    """Make the samples divide evenly among `world` processes: by repeating from the start, or by leaving out the last."""
+def pad(ids: Ids, world: int, *, drop_last: bool, consumed: int = 0) -> Ids:
+    """What is left of an epoch, made to divide evenly among `world` processes.
+
+    By repeating from the epoch's start, or by leaving out the last.
+    """
+    left = ids[consumed:]
     if drop_last:
-        return ids[: len(ids) // world * world]
-    missing = -len(ids) % world
-    return np.concatenate([ids, np.resize(ids, missing)]) if missing and len(ids) else ids
+        return left[: len(left) // world * world]
+    missing = -len(left) % world
+    return np.concatenate([left, np.resize(ids, missing)]) if missing and len(left) else left
 
 
 def share(ids: Any, rank: int, world: int) -> Any:

@@ -44,6 +44,7 @@ def kill_and_go_on(place: Path, kills: int, every: int, seed: int, *options: str
     """Kill so many times. What each start restored, how much was redone, and every loss that was seen of each step."""
     rng = random.Random(seed)
     restored: list[int] = []
+    reached = 0
     redone: list[int] = []
     words = ["--every", str(every), *options]
     steps = 12 * kills + 40

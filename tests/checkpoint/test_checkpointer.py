@@ -208,7 +208,7 @@ def test_damaged_ones_are_passed_by_said_and_left_alone(tmp_path: Path) -> None:
     assert len(told) == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"} == before
     (tmp_path / f"{oldest}.json").write_bytes(b"")
-    with pytest.warns(UserWarning, match="damaged"), pytest.raises(CheckpointError, match="none of the 3 checkpoints"):
+    with pytest.warns(UserWarning, match="damaged"), pytest.raises(CheckpointError, match="none of the checkpoints"):
         restored(tmp_path, box=Box())
     # The steps are done again, beside what was damaged.
     with pytest.warns(UserWarning), stoker.Checkpointer(tmp_path, every=1, box=Box(1)) as checkpointer:
@@ -234,14 +234,14 @@ def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with stoker.Checkpointer(tmp_path, box=Box()) as checkpointer, pytest.raises(CheckpointError, match="call restore"):
         checkpointer.step()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name != ".lock"} == before
-    with pytest.raises(ConfigError, match="loader has no state_dict.*stoker.DataLoader"):
+    with pytest.raises(ConfigError, match=r"loader has no state_dict.*stoker.DataLoader"):
         stoker.Checkpointer(tmp_path, loader=torch.utils.data.DataLoader([1]))
     with pytest.raises(ConfigError, match="nothing to save"):
         stoker.Checkpointer(tmp_path)
     with pytest.raises(ConfigError, match="fraction"):
         stoker.Checkpointer(tmp_path, overhead=5, box=Box())
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="needs? a directory"):
+    with pytest.raises(ConfigError, match="need a directory"):
         stoker.Checkpointer(tmp_path / "file", box=Box())
 
 
@@ -289,7 +289,7 @@ def test_a_full_disk_does_not_end_the_run(small_disk: Path) -> None:
     with stoker.Checkpointer(small_disk, every=1, keep=1, box=box) as checkpointer:
         checkpointer.step()
         box.state = torch.zeros(10**6)
-        with pytest.warns(UserWarning, match="No space left.*step 1 stays") as told:
+        with pytest.warns(UserWarning, match=r"No space left.*step 1 stays") as told:
             for _ in range(5):
                 checkpointer.step()
             checkpointer._wait_saved()
@@ -322,7 +322,7 @@ def test_a_writer_that_is_killed_is_started_again(tmp_path: Path) -> None:
         checkpointer._writer._process.send_signal(signal.SIGSTOP)
         checkpointer.step()
         checkpointer._writer._process.kill()
-        with pytest.warns(UserWarning, match="has died.*step 1 stays"):
+        with pytest.warns(UserWarning, match=r"has died.*step 1 stays"):
             checkpointer.step()
         checkpointer._wait_saved()
         checkpointer._writer._process.kill()  # while it has nothing to do: nobody needs to know
@@ -371,16 +371,20 @@ def test_a_signal_saves_and_ends_with_a_code_that_says_so(tmp_path: Path, script
 def test_the_users_own_signal_handler_is_called_too_and_put_back(tmp_path: Path) -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number))
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
-        with stoker.Checkpointer(tmp_path, box=Box(1)) as checkpointer, pytest.raises(SystemExit) as ended:
+        with stoker.Checkpointer(tmp_path / "one", box=Box(1)):
+            pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert len(heard) == 1
+        with stoker.Checkpointer(tmp_path / "two", box=Box(1)) as checkpointer, pytest.raises(SystemExit) as ended:
             os.kill(os.getpid(), signal.SIGUSR1)
             checkpointer.step()
         assert ended.value.code == 75
-        assert heard == [signal.SIGUSR1]
-        os.kill(os.getpid(), signal.SIGUSR1)
         assert len(heard) == 2
     finally:
         signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGTERM, terminate)
 
 
 def test_in_a_thread_it_works_without_signals(tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ class Checkpointer:
     """Saves a run by itself within a budget, and restores it exactly.
 
     `overhead` is the fraction by which training may be slowed; the interval is chosen and corrected accordingly, unless
-    `every` gives it in iterations. `keep` whole checkpoints stay on disk. Everything else is what to save, by names of your choice:
-    anything with `state_dict()` and `load_state_dict()`. The default random generators are saved, too.
+    `every` gives it in iterations. `keep` whole checkpoints stay on disk. Everything else is what to save, by names of your
+    choice: anything with `state_dict()` and `load_state_dict()`. The default random generators are saved, too.
 
         checkpointer = stoker.Checkpointer("checkpoints", model=model, optimizer=optimizer, loader=loader)
         done = checkpointer.restore() or 0
@@ -104,7 +104,7 @@ class Checkpointer:
         self._directory = Directory(_made(Path(directory).absolute(), self._ranks.node))
         self._overlap = overlap
         self._pace = Pace(overhead, fixed=every)
-        self._profiled = profiled_iterations(_batches(stateful.values()))
+        self._profiled = max(self._ranks.exchange(profiled_iterations(_batches(stateful.values()))))
         self._writer = Writer(self._directory.path, keep) if self._ranks.is_writer else None
         self._copier = Copier()
         self._updates = Updates(self._before_update)
@@ -118,6 +118,7 @@ class Checkpointer:
         self._is_open = False
         self._next_due: int | None = None
         self._retry = False
+        self._is_mode_known = False
         self._saving: int | None = None
         self._copy_failed: Exception | None = None
         self._costs_seen: tuple[float, float] | None = None
@@ -148,12 +149,14 @@ class Checkpointer:
         names = self._directory.names()
         verified: dict[int, str] = {}
         loaded: tuple[int, Manifest, list[bytearray]] | None = None
-        problems: list[str] = []
         for name in names:
             try:
-                manifest, contents = self._directory.load(name)
+                if loaded is None:
+                    manifest, contents = self._directory.load(name)
+                else:
+                    manifest = self._directory.verify(name)
             except Damaged as damage:
-                problems.append(f"{name}: {damage}")
+                warnings.warn(f"a damaged checkpoint was passed by and left as it is: {name}: {damage}", stacklevel=2)
                 continue
             except CheckpointError as error:
                 raise CheckpointError(f"{self._directory.path / name}: {error}") from error
@@ -162,15 +165,10 @@ class Checkpointer:
                 loaded = manifest.step, manifest, contents
             if self._ranks.is_alone:
                 break  # nobody else has to agree
-        agreed = self._agree(list(verified))
-        for problem in problems:
-            warnings.warn(f"a damaged checkpoint was passed by and left as it is: {problem}", stacklevel=2)
+        agreed = self._agree(list(verified), bool(names))
         if agreed is None:
-            if not names:
-                return None
-            raise CheckpointError(
-                f"none of the {len(names)} checkpoints in {self._directory.path} is whole: {'; '.join(problems)}"
-            )
+            self._refuse_to_begin_beside_others()
+            return None
         assert loaded is not None
         if loaded[0] != agreed:
             manifest, contents = self._directory.load(verified[agreed])
@@ -185,6 +183,7 @@ class Checkpointer:
             return
         if self._writer is not None:
             self._writer.wait_ready(self._say_who_writes)
+        self._ranks.exchange(None)  # nobody looks for checkpoints while a run before is still writing one
         self._is_open = True
 
     def _say_who_writes(self, holder: dict[str, int]) -> None:
@@ -199,16 +198,30 @@ class Checkpointer:
             stacklevel=4,
         )
 
-    def _agree(self, steps: list[int]) -> int | None:
-        """The newest step that all nodes have whole."""
-        said = self._ranks.exchange(steps)
-        common: set[int] = set.intersection(*map(set, said))
+    def _agree(self, steps: list[int], are_some: bool) -> int | None:
+        """The newest step that all nodes have whole. None if there is none anywhere, be it damaged."""
+        said = self._ranks.exchange([steps, are_some])
+        common: set[int] = set.intersection(*(set(theirs) for theirs, _ in said))
         if common:
             return max(common)
-        if len(said) > 1 and any(said):
-            lists = ", ".join(f"rank {rank}: {theirs}" for rank, theirs in enumerate(said))
+        if len(said) > 1 and any(theirs for theirs, _ in said):
+            lists = ", ".join(f"rank {rank}: {theirs}" for rank, (theirs, _) in enumerate(said))
             raise CheckpointError(f"no step is whole on all nodes ({lists})")
+        if any(there for _, there in said):
+            raise CheckpointError(f"none of the checkpoints in {self._directory.path} is whole; the warnings say why")
         return None
+
+    def _refuse_to_begin_beside_others(self) -> None:
+        """The checkpoints of a run on another number of nodes lie elsewhere."""
+        path = self._directory.path
+        home = path if self._ranks.node is None else path.parent
+        for other in sorted({home, *home.glob("node-*")} - {path}):
+            if Directory(other).names():
+                self.close()
+                raise CheckpointError(
+                    f"there is no checkpoint in {path}, but {other} has some, of a run on another number of nodes: "
+                    f"move them to {path}, or use another directory"
+                )
 
     def _load(self, name: str, manifest: Manifest, contents: list[bytearray]) -> None:
         where = f"{self._directory.path / name}"
@@ -221,11 +234,12 @@ class Checkpointer:
                 raise CheckpointError(f"{where} does not fit this run: {key} refuses its state: {error}") from error
         if self._ranks.rank < len(extra["generators"]):  # or else there were fewer processes then
             set_generators(extra["generators"][self._ranks.rank])
-        policy = extra["policy"]
+        policy = self._ranks.exchange(extra["policy"])[0]  # each node has saved its own
         if self._pace.fixed is None and policy["planned"] and policy["budget"] == self._pace.budget:
             self._pace.interval = policy["interval"]
-            self._copier.mode = policy["mode"]
             self._is_planned = True
+        self._copier.mode = policy["mode"]
+        self._is_mode_known = policy["planned"]
 
     # ---- in the loop
 
@@ -289,7 +303,7 @@ class Checkpointer:
         """Whether no process is busy still. Everybody knows then when the next one is due, and which one counts."""
         interval = self._pace.interval if self._is_planned else self._profiled
         said = self._ranks.exchange([self._saving is not None, self._ranks.is_writer, self._durable or 0, interval])
-        wanted = max(interval for *_, interval in said) if self._pace.fixed is None else self._pace.fixed
+        wanted = self._pace.fixed or max(interval for _, is_writer, _, interval in said if is_writer)
         self._committed = min(durable for _, is_writer, durable, _ in said if is_writer)
         is_busy = any(busy for busy, *_ in said)
         self._next_due = self._step + (max(1, wanted // 8) if is_busy else wanted)
@@ -311,7 +325,7 @@ class Checkpointer:
             later = changed_by_optimizers_only(self._stateful) if self._overlap else set()
             gathered = gather(self._stateful, extra, later=later)
             mapping = self._writer.room(gathered.lengths)
-            if not self._is_planned and self._costs_seen is None:
+            if self._costs_seen is None and not self._is_mode_known:
                 self._profile(gathered)
         except CheckpointError as error:
             self._failed(str(error))
@@ -436,6 +450,8 @@ class Checkpointer:
 
     def _end_preempted(self) -> None:
         self._wait_saved()
+        self._ranks.exchange(None)  # when one process ends, launchers end the others
+        self._previous.clear()  # a launcher's signal shall not end this process on its way out
         self.close()
         raise SystemExit(PREEMPTED)
 

@@ -30,6 +30,37 @@ _GPU_MEMORY_LEFT_FREE = 0.05
 _copiers: "weakref.WeakSet[Copier]" = weakref.WeakSet()
 
 
+class _Remaining:
+    """What a GPU has still to copy to the host. Issued by a thread, because a thousand launches take a while."""
+
+    def __init__(
+        self,
+        copies: dict[torch.device, list[tuple[torch.Tensor, int]]],
+        cloned: dict[torch.device, torch.cuda.Event],
+        streams: dict[torch.device, torch.cuda.Stream],
+    ) -> None:
+        self._copies = copies
+        self._cloned = cloned
+        self._streams = streams
+        self.issued: dict[torch.device, torch.cuda.Event] = {}
+
+    def issue(self) -> None:
+        """Tell the GPU."""
+        for device, parts in self._copies.items():
+            stream = self._streams.setdefault(device, torch.cuda.Stream(device))
+            with torch.cuda.stream(stream):
+                stream.wait_event(self._cloned[device])
+                for tensor, target in parts:
+                    _host_tensor(target, tensor).copy_(tensor, non_blocking=True)
+                self.issued[device] = stream.record_event()
+
+    def finish(self) -> None:
+        """Until everything is on the host."""
+        for event in self.issued.values():
+            event.synchronize()
+        self._copies.clear()
+
+
 class Copier:
     """Copies one snapshot at a time."""
 
@@ -43,7 +74,8 @@ class Copier:
         self._owner = os.getpid()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._on_device: dict[torch.device, torch.cuda.Event] = {}
-        self._clones: list[torch.Tensor] = []
+        self._watched: list[Source] = []
+        self._clones: dict[torch.device, tuple[Any, torch.Tensor, list[torch.Tensor]]] = {}
         self._locked: Mapping | None = None
         _copiers.add(self)
 
@@ -64,19 +96,24 @@ class Copier:
         for source, target in of_cpu:
             if not (overlap and source.is_later):
                 _copy(source, target)
-        watched = [source for source, _ in later]
-        finish = self._begin_on_gpu(of_gpu, mapping, watched) if of_gpu else _nothing
+        mode = self.mode
+        self._watched = watched = [source for source, _ in later]
+        remaining = self._begin_on_gpu(of_gpu, mapping, watched) if of_gpu else None
         self.torn = False
         self._copied.clear()
 
         def work() -> None:
             failure = None
             try:
+                if remaining is not None:
+                    remaining.issue()
+                    self._on_device = remaining.issued if mode == "cpu" else {}
                 for source, target in later:
                     _copy(source, target)
                 self.torn = any(source.has_changed() for source in watched)
                 self._copied.set()
-                finish()
+                if remaining is not None:
+                    remaining.finish()
             except Exception as error:
                 failure = error
             finally:
@@ -103,9 +140,11 @@ class Copier:
     def wait(self) -> None:
         """Until tensors may change."""
         self._copied.wait()
-        for device, event in list(self._on_device.items()):
+        events, self._on_device = self._on_device, {}
+        for device, event in events.items():
+            if not event.query() and any(source.has_changed() for source in self._watched):
+                self.torn = True
             torch.cuda.current_stream(device).wait_event(event)
-        self._on_device.clear()
 
     def join(self) -> None:
         """Until the whole snapshot is in memory."""
@@ -118,48 +157,40 @@ class Copier:
         """Whether a thread is at work."""
         return self._thread is not None and self._thread.is_alive()
 
-    def _begin_on_gpu(self, pairs: list[tuple[Source, int]], mapping: Mapping, watched: list[Source]) -> Callable[[], None]:
+    def _begin_on_gpu(self, pairs: list[tuple[Source, int]], mapping: Mapping, watched: list[Source]) -> _Remaining:
+        """Clone what must be cloned; what remains to be done beside the loop."""
         self._lock(mapping)
-        clones = self._clone([source for source, _ in pairs if self.mode == "gpu" or not source.is_later])
-        copies: dict[torch.device, list[tuple[torch.Tensor, int]]] = {}
+        parts: dict[torch.device, list[tuple[Source, int]]] = {}
         for source, target in pairs:
-            tensor = clones.get(id(source), source.tensor)
-            copies.setdefault(tensor.device, []).append((tensor, target))
-            if id(source) not in clones:
-                watched.append(source)
-        events = {}
-        for device, parts in copies.items():
-            stream = self._streams.setdefault(device, torch.cuda.Stream(device))
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream):
-                for tensor, target in parts:
-                    _host_tensor(target, tensor).copy_(tensor, non_blocking=True)
-                events[device] = stream.record_event()
-        if self.mode == "cpu":
-            self._on_device = dict(events)
+            parts.setdefault(source.tensor.device, []).append((source, target))
+        copies: dict[torch.device, list[tuple[torch.Tensor, int]]] = {}
+        for device, here in parts.items():
+            if self.mode == "gpu":
+                copies[device] = [(self._clone_flat(device, here), here[0][1])]
+            else:
+                watched += [source for source, _ in here if source.is_later]
+                copies[device] = [
+                    (source.tensor if source.is_later else source.tensor.clone(), target) for source, target in here
+                ]
+        cloned = {device: torch.cuda.current_stream(device).record_event() for device in parts}
+        return _Remaining(copies, cloned, self._streams)
 
-        def finish() -> None:
-            for event in events.values():
-                event.synchronize()
-            copies.clear()
-
-        return finish
-
-    def _clone(self, sources: list[Source]) -> dict[int, torch.Tensor]:
-        """Copies in GPU memory, which stays ours: a fresh allocation for each would cost more than the copy."""
-        tensors = [source.tensor for source in sources]
-        alike = len(self._clones) == len(tensors) and all(
-            clone.shape == tensor.shape and clone.dtype == tensor.dtype and clone.device == tensor.device
-            for clone, tensor in zip(self._clones, tensors, strict=True)
-        )
-        if not alike:
-            self._clones = []
-            self._clones = [torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) for tensor in tensors]
-        for stream in self._streams.values():
-            torch.cuda.current_stream(stream.device).wait_stream(stream)  # the clones before may be on their way still
-        if tensors:
-            torch._foreach_copy_(self._clones, tensors)
-        return {id(source): clone for source, clone in zip(sources, self._clones, strict=True)}
+    def _clone_flat(self, device: torch.device, pairs: list[tuple[Source, int]]) -> torch.Tensor:
+        """One copy in GPU memory, laid out as on the host. It stays ours: allocating it anew would cost more."""
+        first, (last, end) = pairs[0][1], pairs[-1]
+        kinds = [(source.tensor.dtype, source.tensor.shape, target - first) for source, target in pairs]
+        known, flat, views = self._clones.get(device, (None, None, []))
+        if known != kinds or flat is None:
+            self._clones.pop(device, None)
+            del flat, views
+            flat = torch.empty(end - first + last.tensor.nbytes, dtype=torch.uint8, device=device)
+            views = [
+                flat[start : start + source.tensor.nbytes].view(dtype).view(shape)
+                for (source, _), (dtype, shape, start) in zip(pairs, kinds, strict=True)
+            ]
+            self._clones[device] = kinds, flat, views
+        torch._foreach_copy_(views, [source.tensor for source, _ in pairs])
+        return flat
 
     def _lock(self, mapping: Mapping) -> None:
         """Tell the GPU of the host memory, so that it writes there by itself."""
@@ -194,17 +225,20 @@ class Copier:
                 for _ in range(2):
                     _synchronize(on_gpu)
                     began = time.perf_counter()
-                    self._clone([source for source in gathered.sources if source.tensor.is_cuda])
-                    _synchronize(on_gpu)
+                    with _mode(self, "gpu"):
+                        self.begin(gathered, mapping, _ignore)
+                    for device in {tensor.device for tensor in on_gpu}:
+                        torch.cuda.current_stream(device).synchronize()
                     clone_s = time.perf_counter() - began
+                    self.join()
             except torch.cuda.OutOfMemoryError:
-                self._clones, fits, clone_s = [], False, None
+                self._clones, fits, clone_s = {}, False, None
         return copy_s, clone_s, fits
 
     def close(self) -> None:
         """Give everything back."""
         self.join()
-        self._clones = []
+        self._clones = {}
         if self._locked is not None:
             torch.cuda.cudart().cudaHostUnregister(self._locked.address)
             self._locked = None
@@ -234,10 +268,6 @@ def _synchronize(tensors: list[torch.Tensor]) -> None:
         torch.cuda.synchronize(device)
 
 
-def _nothing() -> None:
-    pass
-
-
 def _ignore(_: Exception | None) -> None:
     pass
 
@@ -255,10 +285,24 @@ class Updates:
             register_optimizer_step_post_hook(self._post),
         ]
 
-    def _pre(self, *_: Any) -> None:
-        if self._owner == os.getpid():
-            self._before()
-            self._began = time.perf_counter()
+    def _pre(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if self._owner != os.getpid():
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._begin()
+            return None
+
+        def then_begin() -> Any:  # forward and backward are in there, as under Lightning
+            result = closure()
+            self._begin()
+            return result
+
+        return ((args[0], then_begin, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": then_begin})
+
+    def _begin(self) -> None:
+        self._before()
+        self._began = time.perf_counter()
 
     def _post(self, *_: Any) -> None:
         self.seconds = time.perf_counter() - self._began

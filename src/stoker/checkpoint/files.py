@@ -10,6 +10,7 @@
 A name is used once: a checkpoint that is taken again after a restore does not touch the one that was found damaged.
 """
 
+import itertools
 import json
 import os
 import re
@@ -91,7 +92,7 @@ def of_text(text: bytes) -> Manifest:
     read = json.loads(body)
     if read["version"] > VERSION:
         raise CheckpointError(
-            f"it was written by a newer stoker (version {read['version']} of the format, and this one knows {VERSION}): upgrade"
+            f"it was written by a newer stoker (version {read['version']} of the format; this one knows {VERSION}): upgrade"
         )
     pieces = tuple(Piece(*piece) for piece in read["pieces"])
     return Manifest(read["step"], read["kept"], pieces, read["document"])
@@ -190,7 +191,7 @@ class Directory:
             raise Damaged(f"its data cannot be read ({error.strerror})") from error
 
     def prune(self, keep: int, newest: int) -> list[str]:
-        """Remove whole checkpoints that are older than the `keep` newest up to step `newest`. Damaged ones are left alone."""
+        """Remove whole checkpoints older than the `keep` newest up to step `newest`. Damaged ones are left alone."""
         whole = []
         for name in self.names():
             try:
@@ -216,7 +217,7 @@ class Directory:
 
 
 def _chunks(content: memoryview, bounds: Sequence[int], checksums: list[int]) -> Iterator[memoryview]:
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in itertools.pairwise(bounds):
         checksum = 0
         for begin in range(start, stop, _CHUNK):
             chunk = content[begin : min(begin + _CHUNK, stop)]

@@ -1,4 +1,4 @@
-"""How often to checkpoint, so that training is slowed by a given fraction at most. Pure: times come in, an interval goes out.
+"""How often to checkpoint, so that training is slowed by a given fraction at most. Pure: times in, an interval out.
 
 A checkpoint stalls the loop for T_o. Then it is persisted in the background for T_s, and only one may be in flight, so a
 trigger after k iterations of T_i each waits max(0, T_s - k T_i). `interval` is the smallest k for which

@@ -19,12 +19,14 @@ class Ranks(Protocol):
     """The number of this process's node, if there are several."""
     is_writer: bool
     is_alone: bool
+    group: Any
+    """The group in which they talk, for those who talk by themselves; None if there is nobody to talk to."""
 
     def exchange(self, value: Any) -> list[Any]:
         """What each process has to say, in JSON's terms, by rank. All must call it at the same step."""
 
     def any_wants_to_stop(self, here: bool) -> bool:
-        """Whether a process wanted to stop at the step before. All must call it at every step."""
+        """Whether a process wanted to stop at the step before. All must call it at every step, until it is true."""
 
 
 class Alone:
@@ -34,6 +36,7 @@ class Alone:
     node: int | None = None
     is_writer: bool = True
     is_alone: bool = True
+    group: Any = None
 
     def exchange(self, value: Any) -> list[Any]:
         """Only our own word."""
@@ -53,38 +56,39 @@ class Several:
     def __init__(self) -> None:
         self.rank = torch.distributed.get_rank()
         self.world = torch.distributed.get_world_size()
-        self._group = torch.distributed.new_group(backend="gloo")
-        local = int(os.environ.get("LOCAL_RANK", self.rank))
-        on_node = int(os.environ.get("LOCAL_WORLD_SIZE", self.world))
-        self.is_writer = local == 0
-        self.node = self.rank // on_node if on_node < self.world else None
+        self.group = torch.distributed.new_group(backend="gloo")
         self._flag = torch.zeros((), dtype=torch.uint8)
         self._under_way: Any = None
+        # A node's ranks follow one another, and the first of them writes. Nodes need not be of one size.
+        local = self.exchange(int(os.environ.get("LOCAL_RANK", self.rank)))
+        self.is_writer = local[self.rank] == 0
+        self.node = local[: self.rank + 1].count(0) - 1 if local.count(0) > 1 else None
 
     def exchange(self, value: Any) -> list[Any]:
         """Everybody's word, by rank."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor([len(text)])
         lengths = [torch.zeros_like(length) for _ in range(self.world)]
-        torch.distributed.all_gather(lengths, length, group=self._group)
+        torch.distributed.all_gather(lengths, length, group=self.group)
         longest = max(int(length) for length in lengths)
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: len(text)] = text
         texts = [torch.zeros_like(padded) for _ in range(self.world)]
-        torch.distributed.all_gather(texts, padded, group=self._group)
-        return [json.loads(bytes(text[: int(length)].tolist())) for text, length in zip(texts, lengths, strict=True)]
+        torch.distributed.all_gather(texts, padded, group=self.group)
+        return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in zip(texts, lengths, strict=True)]
 
     def any_wants_to_stop(self, here: bool) -> bool:
         """Ask for this step, and hear the answer for the one before, which is there already."""
-        stop = False
         if self._under_way is not None:
             self._under_way.wait()
-            stop = bool(self._flag)
+            self._under_way = None
+            if self._flag:
+                return True  # all hear the same, and ask no more: a process may end now without leaving a question behind
         self._flag.fill_(here)
         self._under_way = torch.distributed.all_reduce(
-            self._flag, torch.distributed.ReduceOp.MAX, group=self._group, async_op=True
+            self._flag, torch.distributed.ReduceOp.MAX, group=self.group, async_op=True
         )
-        return stop
+        return False
 
 
 def ranks_here() -> Ranks:

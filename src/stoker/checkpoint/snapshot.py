@@ -48,7 +48,8 @@ class Gathered:
         self.document: Any = None
         self.sources: list[Source] = []
         self._later = later
-        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[Any, int] = {}
+        self._described: list[dict[str, Any]] = []
         self._kept: list[Any] = []
 
     @property
@@ -69,12 +70,8 @@ class Gathered:
                 torch.from_numpy(array.reshape(-1).view(np.uint8)) if array.nbytes else torch.empty(0, dtype=torch.uint8)
             )
             kind = "array" if isinstance(value, np.ndarray) else "number"
-            return {
-                "kind": kind,
-                "piece": self._piece(content, False),
-                "dtype": array.dtype.str,
-                "shape": list(np.shape(value)),
-            }
+            described = {"kind": kind, "dtype": array.dtype.str, "shape": list(np.shape(value))}
+            return self._with_piece(described, content, False)
         if isinstance(value, torch.dtype):
             return {"kind": "dtype", "name": _DTYPE_NAMES[value]}
         if isinstance(value, torch.Size):
@@ -98,19 +95,28 @@ class Gathered:
                 self._kept.append(tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
-        described["piece"] = self._piece(tensor, tensor.untyped_storage().data_ptr() in self._later)
-        return described
+        return self._with_piece(described, tensor, tensor.untyped_storage().data_ptr() in self._later)
 
-    def _piece(self, tensor: torch.Tensor, is_later: bool) -> int:
+    def _with_piece(self, described: dict[str, Any], tensor: torch.Tensor, is_later: bool) -> dict[str, Any]:
         # Tensors that are one (tied weights) are one piece. Empty ones have no address that would tell.
         key = (
             (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.nbytes else len(self.sources)
         )
-        number = self._numbers.get(key)  # type: ignore[arg-type]
+        number = self._numbers.get(key)
         if number is None:
-            number = self._numbers[key] = len(self.sources)  # type: ignore[index]
+            number = self._numbers[key] = len(self.sources)
             self.sources.append(Source(tensor, is_later))
-        return number
+        described["piece"] = number
+        self._described.append(described)
+        return described
+
+    def sort(self) -> None:
+        """Put together what is on the same device, so that it can be copied in one go."""
+        order = sorted(range(len(self.sources)), key=lambda number: -1 - self.sources[number].tensor.get_device())
+        places = {number: place for place, number in enumerate(order)}
+        self.sources = [self.sources[number] for number in order]
+        for described in self._described:
+            described["piece"] = places[described["piece"]]
 
 
 def changed_by_optimizers_only(stateful: Mapping[str, Any]) -> set[int]:
@@ -131,6 +137,7 @@ def gather(stateful: Mapping[str, Any], extra: Mapping[str, Any], *, later: Iter
     gathered = Gathered(set(later))
     document = {name: encode(_state_of(name, part), gathered.leaf, name) for name, part in stateful.items()}
     gathered.document = {"stateful": document, "extra": encode(dict(extra), gathered.leaf, "extra")}
+    gathered.sort()
     return gathered
 
 

@@ -47,8 +47,8 @@ def encode(value: Any, leaf: Callable[[Any], Any], where: str) -> Any:
         return encode(dict(value), leaf, where)
     raise CheckpointError(
         f"{where} is a {kind.__module__}.{kind.__qualname__}, which cannot be saved: a checkpoint holds tensors, arrays, "
-        "numbers, text and containers of these, because nothing in it is ever executed. Leave it out of state_dict(), or store "
-        "what is needed to make it again."
+        "numbers, text and containers of these, because nothing in it is ever executed. Leave it out of state_dict(), or "
+        "store what is needed to make it again."
     )
 
 

@@ -79,7 +79,8 @@ class Writer:
             more = length - (self._mapping.length if self._mapping else 0)
             if more + _RESERVE_BYTES > headroom_bytes():
                 raise CheckpointError(
-                    f"a snapshot needs {length >> 20:,} MiB of host memory and {max(0, headroom_bytes()) >> 20:,} MiB are there"
+                    f"a snapshot needs {length >> 20:,} MiB of host memory and "
+                    f"{max(0, headroom_bytes()) >> 20:,} MiB are available"
                 )
             self._mapping = None
             self._mapping = self.memory.map(0, max(4096, 1 << (length - 1).bit_length() if length < 1 << 20 else length))

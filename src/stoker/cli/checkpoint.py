@@ -1,7 +1,7 @@
 """List, verify and export checkpoints.
 
-`ls` shows what is in a directory, `verify` compares every byte with its checksum (exit code 1 if one differs), `export` writes
-a checkpoint as a plain file: for torch.load, or as safetensors. Nothing in a directory is ever changed.
+`ls` shows what is in a directory, `verify` compares every byte with its checksum (exit code 1 if one differs), `export`
+writes a checkpoint as a plain file: for torch.load, or as safetensors. Nothing in a directory is ever changed.
 """
 
 import argparse
@@ -45,9 +45,8 @@ def run(options: argparse.Namespace) -> int:
         for row in rows:
             size = f"{row['bytes'] / 1e6:10,.1f} MB" if row["bytes"] is not None else f"{'?':>13}"
             kept = "  kept" if row["kept"] else ""
-            print(
-                f"{row['step']:>10}  {size}  {row['state']:8}  {row['name']}{kept}{row['problem'] and '  ' + row['problem']}"
-            )
+            problem = f"  {row['problem']}" if row["problem"] else ""
+            print(f"{row['step']:>10}  {size}  {row['state']:8}  {row['name']}{kept}{problem}")
     return 1 if any(row["state"] == "damaged" for row in rows) and options.action == "verify" else 0
 
 

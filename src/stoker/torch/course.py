@@ -115,7 +115,7 @@ class _Distributed:
         else:
             ids = np.arange(count, dtype=np.int64)
         # With another number of processes the padding differs, the samples that remain do not.
-        ids = pad(ids[consumed:] if consumed < count else ids[:0], self.world, drop_last=sampler.drop_last)
+        ids = pad(ids, self.world, drop_last=sampler.drop_last, consumed=consumed)
         own = share(ids, sampler.rank, self.world)
         return _cut(own, consumed + sampler.rank, self.world, self.size, self.drop_last)
 
