@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from stoker.checkpoint.checkpointer import Checkpointer as Checkpointer
     from stoker.checkpoint.checkpointer import CheckpointStats as CheckpointStats
     from stoker.meter import LoaderStats as LoaderStats
+    from stoker.plan import Plan as Plan
     from stoker.torch.loader import DataLoader as DataLoader
 
 __version__ = "0.1.0"
@@ -19,9 +20,10 @@ _HOMES = {
     "Checkpointer": "stoker.checkpoint.checkpointer",
     "DataLoader": "stoker.torch.loader",
     "LoaderStats": "stoker.meter",
+    "Plan": "stoker.plan",
 }
 
-__all__ = ["CheckpointStats", "Checkpointer", "DataLoader", "LoaderStats", "__version__"]
+__all__ = ["CheckpointStats", "Checkpointer", "DataLoader", "LoaderStats", "Plan", "__version__"]
 
 
 def __getattr__(name: str) -> object:

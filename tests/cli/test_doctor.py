@@ -1,8 +1,10 @@
 """`stoker doctor`, as a user runs it."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 
 def stoker(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -22,6 +24,21 @@ def test_doctor_gives_advice_where_something_is_short() -> None:
     )
     assert "! open files" in result.stdout
     assert "ulimit -n 4096" in result.stdout
+
+
+def test_doctor_looks_at_the_place_of_a_dataset(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.bin").write_bytes(bytes(10_000))
+    out = stoker("doctor", "--data", str(tmp_path)).stdout
+    assert "10 KB each" in out
+    assert "files/s" in out
+    assert stoker("doctor", "--data", str(tmp_path / "none")).returncode == 1
+
+
+def test_doctor_notices_more_threads_than_cores() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "500"}
+    done = subprocess.run([sys.executable, "-m", "stoker", "doctor"], capture_output=True, text=True, env=environment)
+    assert "set OMP_NUM_THREADS=" in done.stdout
 
 
 def test_doctor_as_json() -> None:

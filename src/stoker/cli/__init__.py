@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import stoker
-from stoker.cli import checkpoint, doctor
+from stoker.cli import checkpoint, doctor, run
 from stoker.errors import StokerError
 
-_COMMANDS = {"checkpoint": checkpoint, "doctor": doctor}
+_COMMANDS = {"checkpoint": checkpoint, "doctor": doctor, "run": run}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="stoker",
         description="Keeps accelerators fed.",
-        epilog="Start with `stoker doctor`. In a script: `from stoker import DataLoader` in place of torch's.",
+        epilog="Start with `stoker run train.py`. In a script: `from stoker import DataLoader` in place of torch's.",
     )
     parser.add_argument("--version", action="version", version=f"stoker {stoker.__version__}")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")

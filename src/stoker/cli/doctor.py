@@ -6,18 +6,25 @@ Nothing is changed. Lines marked ! come with advice.
 import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 
-from stoker.measure.host import Finding, findings
+from stoker.errors import CommandError
+from stoker.measure.host import Finding, data_findings, findings
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="look at the place where a dataset lies, too")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the findings."""
     found = [*findings(), *_of_torch()]
+    if options.data is not None:
+        if not options.data.is_dir():
+            raise CommandError(f"there is no folder {options.data}")
+        found += data_findings(options.data)
     if options.json:
         print(json.dumps([asdict(finding) for finding in found], indent=2))
         return 0

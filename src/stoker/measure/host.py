@@ -1,10 +1,13 @@
 """What this host allows, as a list of findings: looked at, never changed."""
 
+import contextlib
+import itertools
 import multiprocessing
 import os
 import platform
 import resource
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +29,11 @@ class Finding:
 
 def findings() -> Iterator[Finding]:
     """Everything worth knowing before a run."""
-    for look in (_system, _cores, _memory, _anonymous_memory, _dev_shm, _descriptors, _processes, _start_methods):
-        yield look()
+    looks = [_system, _cores, _load, _governor, _memory, _anonymous_memory, _file_size, _dev_shm, _descriptors, _processes]
+    for look in [*looks, _start_methods]:
+        finding = look()
+        if finding is not None:
+            yield finding
 
 
 def _system() -> Finding:
@@ -59,6 +65,73 @@ def _cores() -> Finding:
     usable, all_cores = usable_cores(), os.cpu_count() or 1
     advice = "" if usable >= 2 else "With one core, workers and training loop take turns: ask for more cores."
     return Finding("cores", f"{usable:g} usable of {all_cores}", advice)
+
+
+def _load() -> Finding:
+    busy, usable = os.getloadavg()[0], usable_cores()
+    advice = (
+        "" if busy < usable / 2 else "Other processes compete for these cores: workers will be slower than they could be."
+    )
+    return Finding("load", f"{busy:.1f} cores' worth of other work in the last minute", advice)
+
+
+def _governor() -> Finding | None:
+    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    if not path.exists():
+        return None
+    name = path.read_text().strip()
+    advice = "Cores are kept slow to save power: `cpupower frequency-set -g performance`." if name == "powersave" else ""
+    return Finding("clock", f"governor {name}", advice)
+
+
+def _file_size() -> Finding | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return Finding("file size", f"up to {limit / GIB:.1f} GiB", "It bounds shared memory, too: `ulimit -f unlimited`.")
+
+
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "glusterfs", "beegfs", "gpfs", "afs"}
+
+
+def data_findings(folder: Path) -> Iterator[Finding]:
+    """What is worth knowing of the place that a dataset is in."""
+    kind = file_system(folder)
+    is_remote = kind in _NETWORK or kind.startswith("fuse")
+    advice = "Every sample crosses a network: copy the data to a local disk if it fits." if is_remote else ""
+    yield Finding("file system", f"{kind} at {folder}", advice)
+    paths = [path for path in itertools.islice(folder.rglob("*"), 2000) if path.is_file()][:_FILES_READ]
+    if not paths:
+        yield Finding("files", "none found", "")
+        return
+    began, read = time.perf_counter(), 0
+    for path in paths:
+        with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            read += len(file.read(64 << 20))
+    taken = time.perf_counter() - began
+    rate = f"{len(paths) / taken:,.0f} files/s, {read / taken / 1e6:,.0f} MB/s by one reader, from storage"
+    advice = ""
+    if taken / len(paths) > _SLOW_FILE_S:
+        advice = (
+            "Each file takes long to open: more workers read more at once, and larger files (tar shards) need fewer opens."
+        )
+    yield Finding("files", f"{read / len(paths) / 1e3:,.0f} KB each; {rate}", advice)
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that a path is on."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mounted, fs, *_ = line.split()
+        mounted = mounted.replace("\\040", " ")
+        if len(mounted) >= len(best) and path.absolute().is_relative_to(mounted):
+            best, kind = mounted, fs
+    return kind
+
+
+_FILES_READ = 64
+_SLOW_FILE_S = 0.005
 
 
 def _memory() -> Finding:

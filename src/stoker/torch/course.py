@@ -57,6 +57,7 @@ class _Whole:
 
     world = 1
     is_plain = True
+    has_own_generator = False
 
     def __init__(self, order: Drawn, size: int, drop_last: bool) -> None:
         self.order, self.size, self.drop_last = order, size, drop_last
@@ -84,6 +85,7 @@ class _Distributed:
     """torch's DistributedSampler, index for index."""
 
     is_plain = True
+    has_own_generator = False
 
     def __init__(self, sampler: Any, size: int, drop_last: bool) -> None:
         self.sampler, self.size, self.drop_last = sampler, size, drop_last
@@ -132,6 +134,7 @@ class _OfSampler:
         self.seed = seed
         sources = (loader.sampler, loader.batch_sampler, loader)
         self.generator = next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
+        self.has_own_generator = self.generator is not None
 
     def describe(self) -> dict[str, Any]:
         samplers = [self.index_sampler, getattr(self.index_sampler, "sampler", None)]

@@ -2,7 +2,8 @@
 
 import torch
 
-from stoker.measure.host import Finding
+from stoker.measure.host import Finding, usable_cores
+from stoker.memory import Memory
 
 
 def torch_findings() -> list[Finding]:
@@ -12,4 +13,25 @@ def torch_findings() -> list[Finding]:
         accelerator = f"{torch.cuda.device_count()} x {', '.join(names)}"
     else:
         accelerator = "none"
-    return [Finding("torch", torch.__version__), Finding("accelerator", accelerator)]
+    return [Finding("torch", torch.__version__), Finding("accelerator", accelerator), _threads(), *_pinning()]
+
+
+def _threads() -> Finding:
+    threads, usable = torch.get_num_threads(), usable_cores()
+    advice = ""
+    if threads > usable:
+        advice = f"More than the cores that this process may use: set OMP_NUM_THREADS={max(1, int(usable))}."
+    return Finding("torch's threads", str(threads), advice)
+
+
+def _pinning() -> list[Finding]:
+    if not torch.cuda.is_available():
+        return []
+    mapping = Memory(1 << 20).map(0, 1 << 20)
+    code = int(torch.cuda.cudart().cudaHostRegister(mapping.address, mapping.length, 0))
+    if code == 0:
+        torch.cuda.cudart().cudaHostUnregister(mapping.address)
+        return [Finding("page-locked slots", "work: `pin_memory=True` costs no copy")]
+    return [
+        Finding("page-locked slots", f"refused (CUDA error {code})", "pin_memory=True copies each batch, as torch's does.")
+    ]

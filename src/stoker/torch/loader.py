@@ -16,18 +16,24 @@ from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch.utils.data
 import torch.utils.data.dataloader as torch_dataloader
 
 from stoker.errors import ConfigError
 from stoker.meter import LoaderStats, Meter
+from stoker.plan import Plan
 from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 T_co = TypeVar("T_co", covariant=True)
 
 _TORCH_KNOWS = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)
+_POSITIONS = [
+    name
+    for name, parameter in inspect.signature(torch.utils.data.DataLoader.__init__).parameters.items()
+    if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self"
+]
 _DESCRIPTORS_PER_WORKER = 6
 _STAYS_HERE = ("_live", "_spares", "_collate_here")
 
@@ -37,11 +43,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     Batches from workers arrive as views of shared memory, without a copy. They are yours for as long as you keep them.
     With `seed=n` randomness belongs to the position of a sample in the global order: who prepares a batch, and how many
-    workers there are, never changes it, and `state_dict()` goes on exactly where it was taken. With `workers="threads"` the
-    workers are threads. `stats()` tells what the loader has done; `close()` ends its workers at once.
+    workers there are, never changes it, and `state_dict()` goes on exactly where it was taken. With `workers="threads"`
+    the workers are threads. A `plan` fills what is not given explicitly. `stats()` tells what the loader has done;
+    `close()` ends its workers at once.
     """
 
+    _given: frozenset[str]
     _told_about_threads = False
+    _replays = False
+    """Whether a resumed epoch without a seed is prepared again from its start, so that augmentations are the same, too."""
+    default_plan: ClassVar[Plan] = Plan()
+    """For loaders that are given none: `stoker run` sets it."""
+    observers: ClassVar[list[Callable[[Any], None]]] = []
+    """Called with every loader that is made."""
+    wrap_iterator: ClassVar[Callable[[Any, Callable[[], Any]], Any] | None] = None
+    """Stands between `iter()` and a loader's own iterator, if set."""
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        """Remember what was given explicitly: a plan does not overrule it."""
+        self = super().__new__(cls)
+        self.__dict__["_given"] = frozenset([*_POSITIONS[: len(arguments)], *named])
+        return self
 
     def __init__(
         self,
@@ -65,7 +87,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         workers: str = "processes",
         seed: int | None = None,
+        plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
+        self.plan = plan
+        planned = self.default_plan if plan is None else plan if isinstance(plan, Plan) else Plan.load(plan)
+        if planned.workers is not None and "workers" not in self._given:
+            workers = planned.workers
+        if planned.num_workers is not None and "num_workers" not in self._given:
+            num_workers = planned.num_workers
+        if planned.prefetch_factor is not None and "prefetch_factor" not in self._given and num_workers:
+            prefetch_factor = planned.prefetch_factor
         if workers not in ("processes", "threads"):
             raise ConfigError(f"workers must be 'processes' or 'threads', not {workers!r}")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
@@ -100,18 +131,28 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             **newer,
         )
+        for observe in self.observers:
+            observe(self)
 
     def __iter__(self) -> torch_dataloader._BaseDataLoaderIter:
+        if self.wrap_iterator is not None:
+            return type(self).wrap_iterator(self, self._iterate)  # type: ignore[misc, no-any-return]
+        return self._iterate()
+
+    def _iterate(self) -> torch_dataloader._BaseDataLoaderIter:
         if self._by_position or not _is_enabled():
             return super().__iter__()
         itinerary = TorchItinerary(self)
         resumed = self._progress.resumes
         before = torch.get_rng_state() if resumed and itinerary.uses_default else None
         self._progress.begin(itinerary)
-        self._skip_batches = self._progress.batches
+        seen, replays = self._progress.batches, self._replays and self.num_workers > 0
+        if self._dataset_kind == torch_dataloader._DatasetKind.Iterable:
+            replays = True
+        self._skip_batches = 0 if replays else seen
         iterator = super().__iter__()
-        if self._skip_batches:
-            _go_on(iterator, self._dataset_kind)
+        if seen:
+            _go_on(iterator, seen if replays else 0)
             self._skip_batches = 0
         if before is not None:
             torch.set_rng_state(before)  # what the epoch drew was drawn when it began
@@ -254,14 +295,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return {name: value for name, value in self.__dict__.items() if name not in _STAYS_HERE}
 
 
-def _go_on(iterator: Any, kind: int) -> None:
-    """Pass by what a resumed loop has seen already."""
-    if kind == torch_dataloader._DatasetKind.Iterable:
-        seen, iterator._skip = iterator._progress.batches, 0
-        samples = iterator._progress.samples
-        for _ in range(seen):
+def _go_on(iterator: Any, replayed: int) -> None:
+    """Pass by what a resumed loop has seen already: by its indices, or by preparing it again."""
+    if replayed:
+        progress = iterator._progress
+        batches, samples = progress.batches, progress.samples
+        for _ in range(replayed):
             next(iterator, None)
-        iterator._progress.batches, iterator._progress.samples = seen, samples
+        progress.batches, progress.samples, progress.ended = batches, samples, False
     while iterator._skip:
         next(iterator._sampler_iter)
         iterator._skip -= 1

@@ -24,6 +24,9 @@ class Batch(NamedTuple):
 class Itinerary(Protocol):
     """What an epoch of a loader depends on."""
 
+    has_own_generator: bool
+    """Whether samplers draw from a generator that only they use."""
+
     def describe(self) -> dict[str, Any]:
         """What must be the same when a state is loaded; plain values."""
 
@@ -81,8 +84,12 @@ class Progress:
         resume, self._resume = self._resume, None
         self.ended = False
         if resume is not None:
-            if resume["_num_yielded"]:
-                itinerary.restore(resume["samplers"])
+            samplers = resume["samplers"]
+            if resume.get("begun", resume["_num_yielded"]):
+                itinerary.restore(samplers)
+            elif itinerary.has_own_generator and "generator" in samplers:
+                # Between epochs the rest is the training loop's: it may have set an epoch, or a seed, for the one to come.
+                itinerary.restore({"generator": samplers["generator"]})
             self.epoch, self.samples, self.batches = resume["epoch"], resume["samples"], resume["_num_yielded"]
         else:
             self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch
@@ -112,6 +119,7 @@ class Progress:
             "epoch": following if fresh else self.epoch,
             "samples": 0 if fresh else self.samples,
             "samplers": itinerary.state() if fresh else self.at_start,
+            "begun": not fresh,
             "_num_yielded": 0 if fresh else self.batches,
             "_sampler_iter_yielded": 0 if fresh else self.batches,
         }
@@ -146,6 +154,7 @@ class TorchItinerary:
         sources = (loader.sampler, loader.batch_sampler, loader)
         own = next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
         self.uses_default = own is None
+        self.has_own_generator = own is not None
         self.generator: torch.Generator = torch.default_generator if own is None else own
 
     def describe(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""For how long does one checkpoint hold up a training on a GPU? Against torch.save and torch.distributed.checkpoint.
+"""For how long does one checkpoint hold up a training? Against torch.save and torch.distributed.checkpoint.
 
 `held_up_ms` is the difference that one checkpoint makes to a block of iterations, so it holds whatever slows the loop, also
 on the device; `call_ms` is how long the loop's own thread was inside calls. Medians of several blocks, contenders in turn.
@@ -22,8 +22,10 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 import harness
 import stoker
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REST_S = 2.0
 """Before each block: a GPU that has been busy for a second is slower than one that has rested."""
+PIPELINED = "only the writing beside the loop"
 VGG16 = [(64, 3), (64, 64), (128, 64), (128, 128), (256, 128), (256, 256), (256, 256), (512, 256), *[(512, 512)] * 5]
 
 
@@ -55,11 +57,12 @@ class Training:
 
     def __init__(self, shapes: list[tuple[int, ...]], kind: type[torch.optim.Optimizer], work: int, **options: Any) -> None:
         torch.manual_seed(0)
-        self.model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(shape, device="cuda")) for shape in shapes])
+        self.model = torch.nn.ParameterList([torch.nn.Parameter(torch.randn(shape, device=DEVICE)) for shape in shapes])
         self.optimizer = kind(self.model.parameters(), lr=1e-9, **options)  # type: ignore[call-arg]
         for parameter in self.model:
             parameter.grad = torch.full_like(parameter, 1e-9)
-        self.left = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+        width = 8192 if DEVICE == "cuda" else 1024
+        self.left = torch.randn(width, width, device=DEVICE, dtype=torch.bfloat16 if DEVICE == "cuda" else torch.float32)
         self.out = torch.empty_like(self.left)
         self.work = work
         self.before_update: Callable[[], None] = lambda: None
@@ -83,12 +86,12 @@ class Training:
         tensors = [*self.model.state_dict().values()]
         for state in self.optimizer.state.values():
             tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
-        return sum(tensor.nbytes for tensor in tensors) / 2**30
+        return float(sum(tensor.nbytes for tensor in tensors)) / 2**30
 
 
 def block_s(training: Training, save: Callable[[], float] | None, iterations: int) -> tuple[float, float]:
     """Seconds of a block whose first update is followed by a checkpoint, and how long calls took of it."""
-    torch.cuda.synchronize()
+    synchronize()
     time.sleep(REST_S)
     began = time.perf_counter()
     called = 0.0
@@ -99,8 +102,13 @@ def block_s(training: Training, save: Callable[[], float] | None, iterations: in
         called += time.perf_counter() - entered
         if number == 0 and save is not None:
             called += save()
-    torch.cuda.synchronize()
+    synchronize()
     return time.perf_counter() - began, called
+
+
+def synchronize() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -113,23 +121,31 @@ def compare(name: str, training: Training, rounds: int, iterations: int, place: 
     for _ in range(3):
         training.compute()
         training.update()
-    torch.cuda.synchronize()
+    synchronize()
     iteration_s = block_s(training, None, iterations)[0] / iterations
     checkpointers = {}
     contenders: dict[str, Callable[[], float] | None] = {"nothing": None}
-    for mode in ("gpu", "cpu"):
+    modes = {"stoker, snapshot in GPU memory": "gpu", "stoker, snapshot in host memory": "cpu", PIPELINED: "cpu"}
+    for label, mode in modes.items():
+        if mode == "gpu" and DEVICE == "cpu":
+            continue
         checkpointer = stoker.Checkpointer(
-            place / f"stoker-{mode}", every=10**9, on_signals=False, model=training.model, optimizer=training.optimizer
+            place / label,
+            every=10**9,
+            overlap=label != PIPELINED,
+            on_signals=False,
+            model=training.model,
+            optimizer=training.optimizer,
         )
         checkpointer._copier.mode, checkpointer._is_mode_known = mode, True
-        checkpointers[mode] = checkpointer
+        checkpointers[label] = checkpointer
 
         def ours(checkpointer: Any = checkpointer) -> float:
             checkpointer._wait_saved()
             checkpointer._retry = True
             return timed(checkpointer.step)
 
-        contenders[f"stoker, snapshot in {'GPU' if mode == 'gpu' else 'host'} memory"] = ours
+        contenders[label] = ours
 
     def torch_save() -> float:
         return timed(lambda: torch.save(training.state, place / "torch.pt"))
@@ -140,8 +156,9 @@ def compare(name: str, training: Training, rounds: int, iterations: int, place: 
         return 0.0
 
     def dcp_staged() -> float:
-        torch.cuda.synchronize()
-        stager = DefaultStager(StagingOptions(True, True, True, True))  # before torch 2.13 one can be used only once
+        synchronize()
+        on_gpu = DEVICE == "cuda"
+        stager = DefaultStager(StagingOptions(on_gpu, True, True, on_gpu))  # before torch 2.13 one can be used only once
         began = time.perf_counter()
         response = async_save(training.state, checkpoint_id=place / "staged", async_stager=stager)
         training.before_update = lambda: response.staging_completion.result()  # type: ignore[union-attr]
@@ -151,7 +168,7 @@ def compare(name: str, training: Training, rounds: int, iterations: int, place: 
     contenders |= {
         "torch.save": torch_save,
         "DCP async_save": dcp_async,
-        "DCP async_save, pinned shared async stager": dcp_staged,
+        "DCP async_save with its best stager": dcp_staged,
     }
     seconds: dict[str, list[float]] = {key: [] for key in contenders}
     called: dict[str, list[float]] = {key: [] for key in contenders}
@@ -173,10 +190,10 @@ def compare(name: str, training: Training, rounds: int, iterations: int, place: 
     plain = statistics.median(seconds["nothing"])
     plain_calls = statistics.median(called["nothing"])
     held_up = {key: 1e3 * (statistics.median(values) - plain) for key, values in seconds.items() if key != "nothing"}
-    best = min(value for key, value in held_up.items() if "stoker" not in key)
+    best = min(value for key, value in held_up.items() if "torch.save" in key or "DCP" in key)
     worst = max(value for key, value in held_up.items() if "stoker" in key)
     harness.report(
-        f"milliseconds that a checkpoint holds up a GPU: {name}",
+        f"milliseconds that a checkpoint holds up a training ({DEVICE}): {name}",
         ratio=best / max(worst, 0.1),
         gibibytes=training.gigabytes,
         iteration_ms=1e3 * iteration_s,
@@ -184,7 +201,7 @@ def compare(name: str, training: Training, rounds: int, iterations: int, place: 
         call_ms={
             key: 1e3 * (statistics.median(values) - plain_calls) for key, values in called.items() if key != "nothing"
         },
-        persist_s={mode: checkpointer.stats().persist_s for mode, checkpointer in checkpointers.items()},
+        persist_s={label: checkpointer.stats().persist_s for label, checkpointer in checkpointers.items()},
     )
     for checkpointer in checkpointers.values():
         checkpointer.close()
@@ -195,14 +212,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    cases = {
-        "1 GiB, SGD": (Training([(4096, 4096)] * 8, torch.optim.SGD, 30, momentum=0.9)),
-        "VGG-16, SGD": (Training(vgg16(), torch.optim.SGD, 30, momentum=0.9)),
-        "GPT-2, Adam": (Training(gpt2(), torch.optim.Adam, 30)),
+    work = 30 if DEVICE == "cuda" else 10
+    cases: dict[str, Callable[[], Training]] = {
+        "1 GiB, SGD": lambda: Training([(4096, 4096)] * 8, torch.optim.SGD, work, momentum=0.9),
+        "VGG-16, SGD": lambda: Training(vgg16(), torch.optim.SGD, work, momentum=0.9),
+        "GPT-2, Adam": lambda: Training(gpt2(), torch.optim.Adam, work),
     }
-    for name, training in cases.items():
-        with tempfile.TemporaryDirectory(dir="/tmp") as place:
-            compare(name, training, options.rounds, 8, Path(place))
+    for name, make in cases.items():
+        with tempfile.TemporaryDirectory(dir=".") as place:
+            compare(name, make(), options.rounds, 8 if DEVICE == "cuda" else 4, Path(place).absolute())
     dist.destroy_process_group()
 
 

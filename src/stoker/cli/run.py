@@ -1,0 +1,38 @@
+"""Run a script, unchanged, with Stoker's DataLoader in the place of torch's.
+
+SCRIPT is a path, `-m MODULE`, or a program that starts python, such as torchrun; `torchrun ... -m stoker run train.py`
+works, too. Its arguments, output, exit code and tracebacks are its own. Every process that it starts has the loader, too.
+At the end one line on stderr tells how many batches there were, and how long the script waited for them.
+"""
+
+import argparse
+from dataclasses import replace
+
+from stoker.errors import ConfigError
+from stoker.plan import Plan
+from stoker.run.script import execute
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument("--plan", metavar="FILE", help="a plan.toml; what the script says explicitly wins over it")
+    parser.add_argument("--workers", choices=["processes", "threads"], help="what workers are, where the script has some")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help="save models, optimizers, schedulers and the training loader there by itself, and go on from there when the "
+        "script is started again; see docs/run.md for what that can and cannot do",
+    )
+    parser.add_argument("--checkpoint-every", metavar="N", type=int, help="every N iterations, instead of by a budget")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="[--] SCRIPT [ARGS...]", help="as python takes it")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Become the script."""
+    words = options.script[1:] if options.script[:1] == ["--"] else options.script
+    plan = Plan() if options.plan is None else Plan.load(options.plan)
+    if options.workers is not None:
+        plan = replace(plan, workers=options.workers)
+    if options.checkpoint_every is not None and options.checkpoint_every < 1:
+        raise ConfigError("--checkpoint-every must be 1 or more")
+    execute(words, {"plan": plan.values(), "checkpoint": options.checkpoint, "every": options.checkpoint_every})

@@ -1,0 +1,78 @@
+"""A Plan: what was decided for a run, as a strict document. What a script says explicitly is never overruled.
+
+version = 1
+[loader]
+workers = "threads"        # or "processes"
+num_workers = 8
+prefetch = 4               # batches ahead for each worker
+[checkpoint]
+overhead = 0.03
+"""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from stoker.errors import ConfigError
+
+_KEYS: dict[str, dict[str, tuple[str, type]]] = {
+    "loader": {"workers": ("workers", str), "num_workers": ("num_workers", int), "prefetch": ("prefetch_factor", int)},
+    "checkpoint": {"overhead": ("overhead", float)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided. None leaves it as it is."""
+
+    workers: str | None = None
+    num_workers: int | None = None
+    prefetch_factor: int | None = None
+    overhead: float | None = None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a plan.toml. An unknown key is an error that names it."""
+        try:
+            document = tomllib.loads(Path(path).read_text())
+        except OSError as error:
+            raise ConfigError(f"the plan {path} cannot be read: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"the plan {path} is not TOML: {error}") from error
+        if document.pop("version", None) != 1:
+            raise ConfigError(f"the plan {path} has no `version = 1`, the only one that is known")
+        values: dict[str, Any] = {}
+        for section, content in document.items():
+            if section not in _KEYS or not isinstance(content, dict):
+                raise ConfigError(f"the plan {path} has an unknown section [{section}]: there are {', '.join(_KEYS)}")
+            for key, value in content.items():
+                if key not in _KEYS[section]:
+                    raise ConfigError(
+                        f"the plan {path} has an unknown key {key!r} in [{section}]: there are {', '.join(_KEYS[section])}"
+                    )
+                name, kind = _KEYS[section][key]
+                if isinstance(value, bool) or not isinstance(value, (kind, int) if kind is float else kind):
+                    raise ConfigError(f"the plan {path}: {key} in [{section}] must be a {kind.__name__}, not {value!r}")
+                values[name] = value
+        return cls.of_values(values)
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> Self:
+        """A plan of plain values, which are checked."""
+        plan = cls(**values)
+        if plan.workers not in (None, "processes", "threads"):
+            raise ConfigError(f"workers must be 'processes' or 'threads', not {plan.workers!r}")
+        if plan.num_workers is not None and plan.num_workers < 0:
+            raise ConfigError("num_workers must be 0 or more")
+        if plan.prefetch_factor is not None and plan.prefetch_factor < 1:
+            raise ConfigError("prefetch must be 1 or more")
+        if plan.overhead is not None and not 0 < plan.overhead < 1:
+            raise ConfigError("overhead is a fraction between 0 and 1")
+        return plan
+
+    def values(self) -> dict[str, Any]:
+        """What was decided, in JSON's terms."""
+        return {name: value for name, value in asdict(self).items() if value is not None}

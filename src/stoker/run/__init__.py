@@ -1,0 +1,1 @@
+"""Running a user's script unchanged, with our loader in the place of torch's."""

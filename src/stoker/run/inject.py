@@ -1,0 +1,63 @@
+"""In the script's process: when torch has been imported, its DataLoader is replaced. Scripts without torch never notice.
+
+Torch's classes are looked up by name at many places (`torch.utils.data`, `torch.utils.data.dataloader`, `from ...
+import`), and all of them come after `import torch` has ended. So that is the moment, and an import hook waits for it.
+"""
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+SETTINGS = "STOKER_RUN"
+
+
+class _AfterTorch(importlib.abc.Loader):
+    """Torch's own loader, and then ours."""
+
+    def __init__(self, loader: Any, settings: dict[str, Any]) -> None:
+        self.loader = loader
+        self.settings = settings
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As torch's loader does."""
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Import torch; then it has our DataLoader."""
+        self.loader.exec_module(module)
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self.loader
+        from stoker.run.replace import replace
+
+        replace(self.settings)
+
+
+class _Waiting(importlib.abc.MetaPathFinder):
+    """Waits for `import torch`, and is gone then."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find torch where everybody else finds it."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _AfterTorch(spec.loader, self.settings)
+        return spec
+
+
+def install() -> None:
+    """Wait for torch in this process."""
+    text = os.environ.get(SETTINGS)
+    if text and sys.platform == "linux" and "torch" not in sys.modules:
+        sys.meta_path.insert(0, _Waiting(json.loads(text)))

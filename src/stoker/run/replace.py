@@ -1,0 +1,49 @@
+"""Put our DataLoader where torch's was, and say at the end what it has done."""
+
+import atexit
+import os
+import sys
+from typing import Any
+
+import torch.utils.data
+import torch.utils.data.dataloader
+
+from stoker.meter import Meter
+from stoker.plan import Plan
+from stoker.torch.loader import DataLoader
+
+_meters: list[Meter] = []
+
+
+def replace(settings: dict[str, Any]) -> None:
+    """From now on, whoever asks torch for its DataLoader gets ours."""
+    torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
+    DataLoader.default_plan = Plan.of_values(settings.get("plan", {}))
+    DataLoader.observers.append(_remember)
+    owner = os.getpid()
+    closing = []
+    if settings.get("checkpoint"):
+        from stoker.run.found import Watcher
+
+        watcher = Watcher(settings["checkpoint"], settings.get("every"), DataLoader.default_plan.overhead)
+        closing.append(watcher.close)
+    atexit.register(_end, owner, closing)
+
+
+def _remember(loader: Any) -> None:
+    _meters.append(loader._meter)
+
+
+def _end(owner: int, closing: list[Any]) -> None:
+    if os.getpid() != owner:
+        return
+    words = [word for close in closing for word in close()]
+    failed = getattr(sys, "last_value", None) is not None
+    batches = sum(meter.batches for meter in _meters)
+    if batches and not failed:
+        waited_s = sum(meter.wait_s for meter in _meters)
+        workers = max(meter.workers for meter in _meters)
+        rank = f" rank {os.environ['RANK']}:" if "RANK" in os.environ else ""
+        words.insert(0, f"stoker:{rank} {batches:,} batches, {waited_s:.1f} s waiting for data, {workers} workers")
+    if words:
+        print("\n".join(words), file=sys.stderr, flush=True)

@@ -1,0 +1,274 @@
+"""`stoker run`: an unmodified script does what it does under plain python, with our loader."""
+
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "unmodified"
+RUN = [sys.executable, "-m", "stoker", "run"]
+BIN = Path(sys.executable).parent
+
+
+def call(words: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", **options.pop("env", {})}
+    return subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, env=environment, timeout=100, **options
+    )
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    done = call([sys.executable, EXAMPLES / "make_data.py", folder])
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def arguments(name: str, data: Path) -> list[Any]:
+    return {
+        "images.py": [data / "pictures", "--epochs", 2],
+        "audio.py": [data / "sounds"],
+        "small_samples.py": ["--count", 5000],
+    }.get(name, [])
+
+
+def losses(text: str) -> list[str]:
+    return [re.sub(r" seconds .*", "", line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["images.py", "audio.py", "small_samples.py", "lightning_module.py", "accelerate_loop.py"])
+def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_path: Path) -> None:
+    words = [EXAMPLES / name, *arguments(name, data)]
+    plain = call([sys.executable, *words], cwd=tmp_path)
+    ours = call([*RUN, *words], cwd=tmp_path)
+    assert plain.returncode == ours.returncode == 0, plain.stderr + ours.stderr
+    assert losses(plain.stdout)
+    assert losses(ours.stdout) == losses(plain.stdout)
+    assert re.search(r"^stoker: \d+ batches, [\d.]+ s waiting for data, 2 workers$", ours.stderr, re.MULTILINE), ours.stderr
+
+
+@pytest.mark.parametrize("kind", ["run torchrun", "torchrun run", "-m torch.distributed.run"])
+def test_both_ranks_under_torchrun_have_our_loader_both_ways_round(kind: str, tmp_path: Path) -> None:
+    launcher = ["--standalone", "--nproc-per-node", 2]
+    script = EXAMPLES / "ddp.py"
+    plain = call([BIN / "torchrun", *launcher, script], cwd=tmp_path)
+    words = {
+        "run torchrun": [*RUN, BIN / "torchrun", *launcher, script],
+        "torchrun run": [BIN / "torchrun", *launcher, "-m", "stoker", "run", script],
+        "-m torch.distributed.run": [*RUN, "-m", "torch.distributed.run", *launcher, script],
+    }[kind]
+    ours = call(words, cwd=tmp_path)
+    assert plain.returncode == ours.returncode == 0, plain.stderr + ours.stderr
+    assert sorted(ours.stdout.splitlines()) == sorted(plain.stdout.splitlines())
+    for rank in (0, 1):
+        assert f"stoker: rank {rank}: 12 batches" in ours.stderr
+
+
+SCRIPTS = {
+    "fails": "def deep():\n    raise ValueError('in the script')\nprint('before')\ndeep()\n",
+    "fails in torch": "import torch\ntorch.ones(2) @ torch.ones(3)\n",
+    "exits with a number": "import sys\nsys.exit(7)\n",
+    "exits with words": "import sys\nsys.exit('no way')\n",
+    "leaves at once": "import os\nprint('x', flush=True)\nos._exit(3)\n",
+    "syntax error": "print('x'\n",
+    "kills itself": "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
+    "is interrupted": "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('never')\n",
+    "knows who it is": "import sys, os\nprint(__name__, __file__, sys.argv, sys.path, os.getcwd(), sys.flags.optimize, __doc__)\n",
+    "forks": "import os, torch\nif os.fork():\n    print(os.wait()[1])\nelse:\n    os._exit(4)\n",
+    "spawns": (
+        "import torch.multiprocessing as mp\nfrom torch.utils.data import DataLoader\n"
+        "def child(i):\n    print(i, DataLoader.__name__, len(list(DataLoader(range(8), 2))), flush=True)\n"
+        "if __name__ == '__main__':\n    mp.spawn(child, nprocs=1)\n"
+    ),
+    "starts another": "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', 'print(5)'], capture_output=True))\n",
+    "prints much": "for i in range(10**5):\n    print(i)\n",
+    "reads": "import sys\nprint(sys.stdin.read())\n",
+    "needs no torch": "import sys\nprint('torch' in sys.modules, 'numpy' in sys.modules)\n",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_output_exit_code_and_traceback_are_pythons_own(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPTS[name])
+    plain = call([sys.executable, "script.py", "a", "--b"], cwd=tmp_path, input="hello")
+    ours = call([*RUN, "script.py", "a", "--b"], cwd=tmp_path, input="hello")
+    assert ours.returncode == plain.returncode
+    assert ours.stdout == plain.stdout
+    assert _without_summary(ours.stderr) == plain.stderr
+
+
+def _without_summary(text: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("stoker: "))
+
+
+def test_ctrl_c_reaches_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, sys\nprint('ready', flush=True)\ntry:\n    signal.pause()\nexcept KeyboardInterrupt:\n    sys.exit(9)\n"
+    )
+    process = subprocess.Popen([*RUN, str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 9
+
+
+IMPORTS = {
+    "by name": "from torch.utils.data import DataLoader\nloader = DataLoader(range(8), 2)",
+    "from its module": "from torch.utils.data.dataloader import DataLoader\nloader = DataLoader(range(8), 2)",
+    "through torch": "import torch\nloader = torch.utils.data.DataLoader(range(8), 2)",
+    "under another name": "import torch.utils.data as data\nloader = data.DataLoader(range(8), 2)",
+    "by a subclass": (
+        "import torch.utils.data\nclass Mine(torch.utils.data.DataLoader):\n    def __init__(self, *a, **k):\n"
+        "        super().__init__(*a, **k)\nloader = Mine(range(8), batch_size=2)"
+    ),
+    "by importlib": "import importlib\nloader = importlib.import_module('torch.utils.data').DataLoader(range(8), 2)",
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_however_it_is_imported(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"{IMPORTS[name]}\nimport torch, pickle\nfrom torch.utils.data import DataLoader as D\n"
+        "print(len(list(loader)), isinstance(loader, D), isinstance(loader, torch.utils.data.dataloader.DataLoader), hasattr(loader, 'stats'))\n"
+        "print(torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader, len(pickle.loads(pickle.dumps(D(range(8), 2)))))\n"
+    )
+    done = call([*RUN, script])
+    assert done.stdout.splitlines() == ["4 True True True", "True 4"], done.stderr
+
+
+def test_a_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nprint('mine', file=sys.stderr)\nvalue = 5\n")
+    (tmp_path / "script.py").write_text(
+        "import sitecustomize, sys\nprint(sitecustomize.value, [p for p in sys.path if 'startup' in p])\n"
+    )
+    done = call([*RUN, "script.py"], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site")})
+    assert (done.stdout, done.stderr) == ("5 []\n", "mine\n" * done.stderr.count("mine"))
+    assert "mine" in done.stderr
+
+
+def test_a_trainer_in_a_package_is_run_with_m(tmp_path: Path) -> None:
+    package = tmp_path / "project"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "trainer.py").write_text(
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n\nclass Trainer:\n    def __init__(self, epochs):\n"
+        "        self.epochs = epochs\n        self.loader = DataLoader(TensorDataset(torch.randn(40, 3)), 4, shuffle=True, num_workers=1)\n"
+        "        self.model = torch.nn.Linear(3, 1)\n        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)\n\n"
+        "    def fit(self):\n        for _ in range(self.epochs):\n            for (x,) in self.loader:\n                loss = self.model(x).square().mean()\n"
+        "                self.optimizer.zero_grad()\n                loss.backward()\n                self.optimizer.step()\n                print(loss.item())\n"
+    )
+    (package / "train.py").write_text(
+        "import sys, torch\nfrom .trainer import Trainer\nif __name__ == '__main__':\n    torch.manual_seed(0)\n    Trainer(int(sys.argv[1])).fit()\n"
+    )
+    plain = call([sys.executable, "-m", "project.train", 2], cwd=tmp_path)
+    ours = call([*RUN, "-m", "project.train", 2], cwd=tmp_path)
+    assert plain.returncode == ours.returncode == 0, ours.stderr
+    assert ours.stdout == plain.stdout
+    assert "20 batches" in ours.stderr
+
+
+def test_a_lightning_command_line(tmp_path: Path) -> None:
+    (tmp_path / "cli.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(EXAMPLES)!r})\nimport lightning.pytorch as lightning\nfrom lightning.pytorch.cli import LightningCLI\n"
+        "from lightning_module import Classifier, Noisy\nfrom torch.utils.data import DataLoader\n\n"
+        "class Data(lightning.LightningDataModule):\n    def train_dataloader(self):\n        return DataLoader(Noisy(), 8, shuffle=True, num_workers=1)\n\n"
+        "if __name__ == '__main__':\n    LightningCLI(Classifier, Data, seed_everything_default=0, save_config_callback=None)\n"
+    )
+    quiet = [
+        f"--trainer.{name}=false"
+        for name in ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    ]
+    words = ["cli.py", "fit", "--trainer.max_epochs=1", "--trainer.accelerator=cpu", *quiet]
+    plain = call([sys.executable, *words], cwd=tmp_path)
+    ours = call([*RUN, *words], cwd=tmp_path)
+    assert plain.returncode == ours.returncode == 0, ours.stderr
+    assert "loss" in plain.stdout
+    assert ours.stdout == plain.stdout
+    assert "12 batches" in ours.stderr
+
+
+def test_explicit_arguments_win_over_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text("version = 1\n[loader]\nworkers = 'threads'\nnum_workers = 2\nprefetch = 5\n")
+    (tmp_path / "script.py").write_text(
+        "from torch.utils.data import DataLoader\nfor loader in (DataLoader(range(8)), DataLoader(range(8), num_workers=1, prefetch_factor=3), "
+        "DataLoader(range(8), 1, None, None, None, 0)):\n    print(loader.num_workers, loader.prefetch_factor, loader.workers)\n"
+    )
+    done = call([*RUN, "--plan", "plan.toml", "script.py"], cwd=tmp_path)
+    assert done.stdout.splitlines() == ["2 5 threads", "1 3 threads", "0 None threads"], done.stderr
+    done = call([*RUN, "--plan", "plan.toml", "--workers", "processes", "script.py"], cwd=tmp_path)
+    assert done.stdout.splitlines()[0] == "2 5 processes"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no script was given"),
+        (["nothing.py"], "there is no file 'nothing.py'"),
+        (["--plan", "missing.toml", "x.py"], "missing.toml cannot be read"),
+        (["--plan", "bad.toml", "x.py"], "unknown key 'worker' in [loader]"),
+        (["-m"], "-m needs the name"),
+    ],
+)
+def test_wrong_use_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("version = 1\n[loader]\nworker = 2\n")
+    done = call([*RUN, *words], cwd=tmp_path)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_start_up_costs_little(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import torch\n")
+
+    def seconds(words: list[Any]) -> float:
+        began = time.perf_counter()
+        assert call([*words, "script.py"], cwd=tmp_path).returncode == 0
+        return time.perf_counter() - began
+
+    extra = [seconds(RUN) - seconds([sys.executable]) for _ in range(5)]
+    assert statistics.median(extra) < 0.3, extra
+
+
+def read_losses(text: str) -> list[str]:
+    return re.findall(r"loss (\S+)", text)
+
+
+def test_checkpoints_of_an_unmodified_script_that_is_killed_three_times(data: Path, tmp_path: Path) -> None:
+    words = [str(EXAMPLES / "images.py"), str(data / "pictures"), "--epochs", "5"]
+    whole = read_losses(call([sys.executable, *words]).stdout)
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
+    place = tmp_path / "checkpoints"
+    run = [*RUN, "--checkpoint", str(place), "--checkpoint-every", "3", *words]
+    reached: tuple[int, int] = (0, 0)
+    for _ in range(3):
+        process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        assert process.stdout is not None
+        target = (reached[0] + 1, 4)
+        for line in process.stdout:
+            found = re.match(r"epoch (\d+) batch (\d+) loss (\S+)", line)
+            if found and (here := (int(found[1]), int(found[2]))) >= target:
+                reached = here
+                break
+        process.kill()
+        process.communicate()
+    done = call(run)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"stoker: restored step \d+, in epoch \d+: 1 module, 1 optimizer, 1 scheduler, the training loader", done.stderr
+    )
+    passed_by = int(re.search(r"in epoch (\d+)", done.stderr)[1]) - 1  # type: ignore[index]
+    resumed = read_losses(done.stdout)[passed_by:]
+    assert len(resumed) >= 10
+    assert resumed == whole[-len(resumed) :]
