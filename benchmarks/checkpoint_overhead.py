@@ -1,8 +1,9 @@
 """By how much do checkpoints at the chosen interval slow a training on the CPU? States from 1 MB to 1 GB, two budgets.
 
-Blocks with checkpoints and blocks of as many iterations without alternate in one process. A block begins with a snapshot
-and is one interval long, or several that fill some seconds, so it holds all that checkpoints cost: the snapshot, the wait
-before the next update, and the process that writes beside the loop. The profile before the first checkpoint is not counted.
+Blocks with a checkpoint and blocks of as many iterations without alternate in one process. A block begins with a snapshot
+and lasts well beyond the end of its writing, so it holds all that a checkpoint costs: the snapshot, the wait before the
+next update, and the process that writes beside the loop. The difference, divided by the time of a whole interval, is the
+overhead; for short intervals a block has several checkpoints. The profile before the first one is not counted.
 """
 
 import argparse
@@ -21,6 +22,7 @@ SIZES = {"1 MB": (2, 256, 256), "30 MB": (2, 1382, 64), "1 GB": (2, 8192, 8)}
 """Layers, width and batch: weights and momentum together have about that size."""
 _BLOCK_S = 3.0
 """Shorter ones would say more about the machine than about checkpoints."""
+_SETTLING = 6
 _STUDENT_95 = {11: 2.201, 15: 2.131, 19: 2.093, 23: 2.069}
 
 
@@ -39,19 +41,12 @@ class Training:
         self.optimizer.step()
 
 
-def settle(training: Training, checkpointer: Any, checkpoints: int = 6) -> None:
-    """Iterate until the interval has been corrected a few times."""
-    while checkpointer.stats().checkpoints < checkpoints:
-        training.iterate()
-        checkpointer.step()
-
-
-def block_s(training: Training, checkpointer: Any, iterations: int) -> float:
-    """Seconds of so many iterations, of which the first ends with a snapshot, and others when one is due."""
-    checkpointer._retry = True
+def block_s(training: Training, checkpointer: Any, iterations: int, every: int) -> float:
+    """Seconds of so many iterations, with a snapshot at the end of the first, and after each interval."""
     began = time.perf_counter()
-    for _ in range(iterations):
+    for number in range(iterations):
         training.iterate()
+        checkpointer._retry = number % every == 0
         checkpointer.step()
     return time.perf_counter() - began
 
@@ -62,6 +57,33 @@ def plain_s(training: Training, iterations: int) -> float:
     for _ in range(iterations):
         training.iterate()
     return time.perf_counter() - began
+
+
+def measure(training: Training, checkpointer: Any, rounds: int) -> dict[str, Any]:
+    """The overhead, as mean and half of its 95 % interval, with what it comes from."""
+    while checkpointer.stats().checkpoints < 2:  # the profile
+        training.iterate()
+        checkpointer.step()
+    rows: list[tuple[float, float]] = []
+    for number in range(_SETTLING + rounds):
+        every, iteration_s = checkpointer.stats().interval, checkpointer._pace.iteration_s
+        window = math.ceil(2 * checkpointer.stats().persist_s / iteration_s) + 4
+        checkpoints = max(1, round(_BLOCK_S / (every * iteration_s)))
+        iterations = checkpoints * every if every <= window or checkpoints > 1 else window
+        with_s = block_s(training, checkpointer, iterations, every)
+        checkpointer._wait_saved()
+        without_s = plain_s(training, iterations)
+        if number >= _SETTLING:
+            rows.append(((with_s - without_s) / (checkpoints * every * without_s / iterations), without_s / iterations))
+    overheads = [overhead for overhead, _ in rows]
+    half = _STUDENT_95.get(len(rows) - 1, 2.0) * statistics.stdev(overheads) / math.sqrt(len(rows))
+    return {
+        "ratio": 1 + statistics.mean(overheads),
+        "overhead": statistics.mean(overheads),
+        "plus_minus": half,
+        "median": statistics.median(overheads),
+        "iteration_s": statistics.median(iteration_s for _, iteration_s in rows),
+    }
 
 
 def main() -> None:
@@ -78,25 +100,12 @@ def main() -> None:
                 tempfile.TemporaryDirectory(dir=".") as place,
                 stoker.Checkpointer(place, overhead=budget, **parts) as ours,
             ):
-                settle(training, ours)
-                pairs: list[tuple[float, float, int]] = []
-                while len(pairs) < max(12, options.rounds):
-                    iterations = ours.stats().interval
-                    iterations *= max(1, round(_BLOCK_S / (iterations * ours._pace.iteration_s)))
-                    with_s = block_s(training, ours, iterations)
-                    ours._wait_saved()  # should a block be shorter than its persist
-                    pairs.append((with_s, plain_s(training, iterations), iterations))
+                outcome = measure(training, ours, max(12, options.rounds))
                 stats = ours.stats()
-            ratios = [with_s / without_s - 1 for with_s, without_s, _ in pairs]
-            half = _STUDENT_95.get(len(ratios) - 1, 2.0) * statistics.stdev(ratios) / math.sqrt(len(ratios))
             harness.report(
                 f"overhead of checkpoints of {size} with a budget of {budget:.1%}",
-                ratio=1 + statistics.mean(ratios),
-                overhead=statistics.mean(ratios),
-                plus_minus=half,
-                median=statistics.median(ratios),
-                intervals=[min(pair[2] for pair in pairs), max(pair[2] for pair in pairs)],
-                iteration_s=sum(pair[1] for pair in pairs) / sum(pair[2] for pair in pairs),
+                **outcome,
+                interval=stats.interval,
                 persist_s=stats.persist_s,
                 stall_s_each=stats.stall_s / stats.checkpoints,
             )

@@ -1,7 +1,6 @@
 """`stoker doctor`, as a user runs it."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,12 +32,6 @@ def test_doctor_looks_at_the_place_of_a_dataset(tmp_path: Path) -> None:
     assert "10 KB each" in out
     assert "files/s" in out
     assert stoker("doctor", "--data", str(tmp_path / "none")).returncode == 1
-
-
-def test_doctor_notices_more_threads_than_cores() -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "500"}
-    done = subprocess.run([sys.executable, "-m", "stoker", "doctor"], capture_output=True, text=True, env=environment)
-    assert "set OMP_NUM_THREADS=" in done.stdout
 
 
 def test_doctor_as_json() -> None:

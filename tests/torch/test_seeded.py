@@ -319,3 +319,33 @@ class TestThreads:
 def test_wrong_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         stoker.DataLoader(Numbers(2), **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("seed", [None, 5])
+def test_between_epochs_a_samplers_own_generator_resumes(workers: int, seed: int | None) -> None:
+    def loader() -> Any:
+        sampler = RandomSampler(range(20), generator=torch.Generator().manual_seed(8))
+        return stoker.DataLoader(Numbers(20), 2, sampler=sampler, num_workers=workers, seed=seed)
+
+    first = loader()
+    list(first)
+    state = json.loads(json.dumps(first.state_dict()))
+    following = [batch[1].tolist() for batch in first]
+    second = loader()
+    second.load_state_dict(state)
+    assert [batch[1].tolist() for batch in second] == following
+
+
+def test_padding_of_a_resumed_epoch_is_that_of_the_whole() -> None:
+    def loader() -> Any:
+        sampler = DistributedSampler(Numbers(15), 2, 1, seed=3)
+        return stoker.DataLoader(Numbers(15), 2, sampler=sampler, seed=1)
+
+    whole = [batch[1].tolist() for batch in loader()]
+    first = loader()
+    iterator = iter(first)
+    next(iterator), next(iterator)
+    second = loader()
+    second.load_state_dict(first.state_dict())
+    assert [batch[1].tolist() for batch in second] == whole[2:]

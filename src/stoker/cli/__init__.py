@@ -27,7 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, module in _COMMANDS.items():
         summary = (module.__doc__ or "").splitlines()[0]
         module.add_options(commands.add_parser(name, help=summary, description=module.__doc__))
-    options = parser.parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    script: list[str] = []
+    if "run" in words[:2] and not {"-h", "--help"} & set(words[: words.index("run") + 2]):
+        begin = words.index("run") + 1
+        own, script = run.split(words[begin:])
+        words = words[:begin] + own
+    options = parser.parse_args(words)
+    options.script = script
     try:
         code: int = _COMMANDS[options.command].run(options)
         return code

@@ -6,6 +6,7 @@ At the end one line on stderr tells how many batches there were, and how long th
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 
 from stoker.errors import ConfigError
@@ -24,15 +25,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "script is started again; see docs/run.md for what that can and cannot do",
     )
     parser.add_argument("--checkpoint-every", metavar="N", type=int, help="every N iterations, instead of by a budget")
-    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="[--] SCRIPT [ARGS...]", help="as python takes it")
+    parser.usage = "stoker run [OPTIONS] [--] SCRIPT [ARGS...]"
+    parser.set_defaults(script=[])
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own options, and the script with its own, among which there may be any."""
+    number = 0
+    while number < len(words) and words[number].startswith("--") and words[number] != "--":
+        number += 1 if words[number] == "--help" or "=" in words[number] else 2
+    return list(words[:number]), list(words[number + (words[number : number + 1] == ["--"]) :])
 
 
 def run(options: argparse.Namespace) -> int:
     """Become the script."""
-    words = options.script[1:] if options.script[:1] == ["--"] else options.script
     plan = Plan() if options.plan is None else Plan.load(options.plan)
     if options.workers is not None:
         plan = replace(plan, workers=options.workers)
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
-    execute(words, {"plan": plan.values(), "checkpoint": options.checkpoint, "every": options.checkpoint_every})
+    execute(options.script, {"plan": plan.values(), "checkpoint": options.checkpoint, "every": options.checkpoint_every})

@@ -10,8 +10,9 @@ _here = os.path.dirname(os.path.abspath(__file__))
 def _chain() -> None:
     """Run the sitecustomize that python would have found without us."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _here]
-    sys.modules.pop("sitecustomize", None)
+    ours = sys.modules.pop("sitecustomize")
     spec = importlib.util.find_spec("sitecustomize")
+    sys.modules["sitecustomize"] = ours  # python looks for what it has imported under this name
     if spec is not None and spec.loader is not None:
         module = importlib.util.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
