@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,90 @@ def test_tied_and_shared_tensors_are_saved_once_and_stay_one(tmp_path: Path) -> 
     restored(tmp_path, box=box)
     assert box.state[0] is box.state[1]
     assert next(tmp_path.glob("*.data")).stat().st_size < 5000
+
+
+def test_a_tensor_and_its_transpose_come_back_as_they_were(tmp_path: Path) -> None:
+    weight = torch.arange(9.0).view(3, 3)
+    with stoker.Checkpointer(tmp_path, every=1, box=Box([weight, weight.t()])) as checkpointer:
+        checkpointer.step()
+    box = Box()
+    restored(tmp_path, box=box)
+    assert torch.equal(box.state[0], weight)
+    assert torch.equal(box.state[1], weight.t())
+
+
+def test_a_milestone_is_of_its_moment_whatever_happens_to_the_weights_next(tmp_path: Path) -> None:
+    model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(2_000_000)) for _ in range(20)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with stoker.Checkpointer(tmp_path, model=model, optimizer=optimizer) as checkpointer:
+        checkpointer.step(milestone=True)
+        with torch.no_grad():
+            for parameter in model:
+                parameter.add_(1.0)
+    assert restored(tmp_path, model=model, optimizer=optimizer) == 1
+    assert all(not parameter.any() for parameter in model)
+
+
+def test_damaged_ones_do_not_count_among_those_to_keep(tmp_path: Path) -> None:
+    with stoker.Checkpointer(tmp_path, every=1, keep=2, box=Box(torch.rand(100))) as checkpointer:
+        for _ in range(3):
+            checkpointer.step()
+    newest = Directory(tmp_path).names()[0]
+    data = tmp_path / f"{newest}.data"
+    data.write_bytes(data.read_bytes()[:-1] + b"\1")
+    with stoker.Checkpointer(tmp_path, every=1, keep=2, box=Box(torch.rand(100))) as checkpointer:
+        with pytest.warns(UserWarning, match="damaged"):
+            assert checkpointer.restore() == 2
+        for _ in range(3):
+            checkpointer.step()
+    names = Directory(tmp_path).names()
+    assert [int(name.split("-")[0]) for name in names] == [5, 4, 3]
+    assert newest in names
+
+
+def test_a_forked_child_ends_by_a_signal_as_it_would_without_us(tmp_path: Path) -> None:
+    with stoker.Checkpointer(tmp_path, box=Box(1)):
+        ready, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            os.write(tell, b"x")  # a signal before python is ready in a fork is lost, with us or without
+            while True:
+                time.sleep(0.01)
+        os.read(ready, 1)
+        os.close(ready)
+        os.close(tell)
+        os.kill(child, signal.SIGTERM)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+
+
+def test_an_optimizer_with_other_groups_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    with stoker.Checkpointer(tmp_path, every=1, model=model, optimizer=optimizer) as checkpointer:
+        train(checkpointer, model, optimizer, 1)
+    other, _ = model_and_optimizer(seed=1)
+    weights = other[0].weight.clone()
+    with pytest.raises(CheckpointError, match="parameter groups"):
+        restored(tmp_path, model=other, optimizer=torch.optim.Adam(other[0].parameters()))
+    assert torch.equal(other[0].weight, weights)
+
+
+def test_a_writer_that_cannot_be_started_again_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stoker.Checkpointer(tmp_path, every=1, box=Box(1)) as checkpointer:
+        checkpointer.step()
+        checkpointer._wait_saved()
+        checkpointer._writer._process.kill()
+        checkpointer._writer._process.wait()
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        with monkeypatch.context() as patch, pytest.warns(UserWarning, match="temporarily unavailable"):
+            patch.setattr(subprocess, "Popen", refuse)
+            checkpointer.step()
+        checkpointer.step()
+    assert restored(tmp_path, box=Box()) == 3
 
 
 def test_a_run_goes_on_exactly(tmp_path: Path) -> None:

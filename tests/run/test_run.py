@@ -131,6 +131,10 @@ IMPORTS = {
         "import torch.utils.data\nclass Mine(torch.utils.data.DataLoader):\n    def __init__(self, *a, **k):\n"
         "        super().__init__(*a, **k)\nloader = Mine(range(8), batch_size=2)"
     ),
+    "after a look whether there is one": (
+        "import importlib.util\nassert importlib.util.find_spec('torch').loader.get_filename('torch')\n"
+        "from torch.utils.data import DataLoader\nloader = DataLoader(range(8), 2)"
+    ),
     "by importlib": "import importlib\nloader = importlib.import_module('torch.utils.data').DataLoader(range(8), 2)",
 }
 
@@ -197,6 +201,16 @@ def test_a_lightning_command_line(tmp_path: Path) -> None:
     assert "loss" in plain.stdout
     assert ours.stdout == plain.stdout
     assert "12 batches" in ours.stderr
+
+
+def test_a_plan_leaves_streams_alone(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text("version = 1\n[loader]\nworkers = 'threads'\nnum_workers = 2\n")
+    (tmp_path / "script.py").write_text(
+        "from torch.utils.data import DataLoader, IterableDataset\nclass Stream(IterableDataset):\n    def __iter__(self):\n"
+        "        return iter(range(4))\nprint([int(x) for x in DataLoader(Stream())], [int(x) for x in DataLoader(Stream(), num_workers=1)])\n"
+    )
+    done = call([*RUN, "--plan", "plan.toml", "script.py"], cwd=tmp_path)
+    assert done.stdout == "[0, 1, 2, 3] [0, 1, 2, 3]\n", done.stderr
 
 
 def test_explicit_arguments_win_over_the_plan(tmp_path: Path) -> None:

@@ -130,6 +130,7 @@ class Checkpointer:
         self._stalled_s = 0.0
         self._was_beside = False
         self._told: set[str] = set()
+        self._damaged: list[str] = []
         self._stop = False
         self._previous: dict[int, Any] = {}
         if on_signals and threading.current_thread() is threading.main_thread():
@@ -156,6 +157,7 @@ class Checkpointer:
                 else:
                     manifest = self._directory.verify(name)
             except Damaged as damage:
+                self._damaged.append(name)
                 warnings.warn(f"a damaged checkpoint was passed by and left as it is: {name}: {damage}", stacklevel=2)
                 continue
             except CheckpointError as error:
@@ -298,6 +300,8 @@ class Checkpointer:
         self._last_snapshot = self._step
         self._retry = False
         self._snapshot(kept=kept)
+        if kept:
+            self._copier.join()  # whoever asked for it may do anything to the weights now
 
     def _agree_to_checkpoint(self) -> bool:
         """Whether no process is busy still. Everybody knows then when the next one is due, and which one counts."""
@@ -312,7 +316,7 @@ class Checkpointer:
     def _make_ready(self) -> None:
         """Halfway through the profile, when optimizers have their state: memory for snapshots, beside the loop."""
         if self._writer is not None:
-            with contextlib.suppress(CheckpointError):  # it will be told when it matters
+            with contextlib.suppress(CheckpointError, OSError):  # it will be told when it matters
                 self._copier.make_ready(self._writer.room(gather(self._stateful, {}).lengths))
 
     def _snapshot(self, *, kept: bool) -> None:
@@ -327,9 +331,9 @@ class Checkpointer:
             mapping = self._writer.room(gathered.lengths)
             if self._costs_seen is None and not self._is_mode_known:
                 self._profile(gathered)
-        except CheckpointError as error:
+        except (CheckpointError, OSError, MemoryError) as error:
             self._failed(str(error))
-            if "cannot be saved" in str(error):
+            if isinstance(error, CheckpointError) and "cannot be saved" in str(error):
                 raise
             return
         step, writer = self._step, self._writer
@@ -339,9 +343,11 @@ class Checkpointer:
             self._copy_failed = failure
             if failure is None and not self._copier.torn:
                 try:
-                    writer.save(step, gathered.document, gathered.lengths, kept=kept, prune=prune)
+                    writer.save(step, gathered.document, gathered.lengths, kept=kept, prune=prune, spared=self._damaged)
                 except OSError:
                     self._copy_failed = CheckpointError(_DIED)
+                except Exception as error:
+                    self._copy_failed = error
             gathered.sources.clear()
 
         self._saving = step
@@ -443,17 +449,25 @@ class Checkpointer:
     # ---- the end
 
     def _on_signal(self, number: int, frame: Any) -> None:
-        self._stop = True
         previous = self._previous.get(number)
+        if os.getpid() != self._owner:  # a fork: as it would be without us
+            signal.signal(number, previous if previous is not None else signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self._stop = True
         if callable(previous):
             previous(number, frame)
 
     def _end_preempted(self) -> None:
         self._wait_saved()
+        if self._writer is not None and self._ranks.is_alone and self._durable != self._step:
+            self._snapshot(kept=False)  # the loop stands still: once more
+            self._wait_saved()
+        is_saved = self._writer is None or self._durable == self._step
         self._ranks.exchange(None)  # when one process ends, launchers end the others
         self._previous.clear()  # a launcher's signal shall not end this process on its way out
         self.close()
-        raise SystemExit(PREEMPTED)
+        raise SystemExit(PREEMPTED if is_saved else 1)
 
     def stats(self) -> CheckpointStats:
         """What checkpoints have cost so far."""

@@ -114,6 +114,10 @@ class Copier:
                 self._copied.set()
                 if remaining is not None:
                     remaining.finish()
+                    changed = any(source.has_changed() for source in watched)
+                    if changed and self._on_device:  # and no optimizer has been at it
+                        self.torn = True
+                    self._on_device = {}
             except Exception as error:
                 failure = error
             finally:
@@ -142,7 +146,7 @@ class Copier:
         self._copied.wait()
         events, self._on_device = self._on_device, {}
         for device, event in events.items():
-            if not event.query() and any(source.has_changed() for source in self._watched):
+            if any(source.has_changed() for source in self._watched):
                 self.torn = True
             torch.cuda.current_stream(device).wait_event(event)
 

@@ -190,10 +190,12 @@ class Directory:
         except OSError as error:
             raise Damaged(f"its data cannot be read ({error.strerror})") from error
 
-    def prune(self, keep: int, newest: int) -> list[str]:
+    def prune(self, keep: int, newest: int, spared: Iterable[str] = ()) -> list[str]:
         """Remove whole checkpoints older than the `keep` newest up to step `newest`. Damaged ones are left alone."""
         whole = []
         for name in self.names():
+            if name in spared:  # known to be damaged
+                continue
             try:
                 manifest = self.manifest(name)
             except CheckpointError:

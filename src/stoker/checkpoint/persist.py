@@ -3,7 +3,7 @@
 It is a fresh interpreter, not a fork: the training process may have threads, a GPU, and gigabytes that a fork would have
 to share. It reads snapshots from memory that both have mapped, and is told what to do by lines of JSON on a socket:
 
-    {"save": STEP, "bytes": N, "lengths": [..], "document": .., "kept": false, "prune": STEP}
+    {"save": STEP, "bytes": N, "lengths": [..], "document": .., "kept": false, "prune": STEP, "spared": [..]}
         ->  {"saved": STEP, "seconds": S}   or   {"failed": STEP, "why": ".."}
 
 It holds the directory's lock. If the training process dies it still finishes what it has begun, then ends: the snapshot is
@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import select
+import signal
 import socket
 import sys
 import time
@@ -59,7 +60,8 @@ class Persister:
                 self.directory.sweep()
                 self._swept = True
             self._save(asked)
-            self.directory.prune(self.keep, asked["prune"] if asked["prune"] is not None else step)
+            newest = asked["prune"] if asked["prune"] is not None else step
+            self.directory.prune(self.keep, newest, spared=asked["spared"])
         except (OSError, CheckpointError) as error:
             return {"failed": step, "why": str(error), "seconds": time.monotonic() - began}
         return {"saved": step, "seconds": time.monotonic() - began}
@@ -75,6 +77,8 @@ class Persister:
 
 def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
     """Serve one training process until it has no more to say."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # they mean the training process; this one ends with it
     os.nice(_LOWEST_PRIORITY)  # the training loop's cores are the loop's
     path = Path(directory)
     channel = socket.socket(fileno=line)
@@ -85,9 +89,7 @@ def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
         holder = (path / LOCK).read_text()
         _tell(channel, {"waiting": holder})
         # The holder's end cannot be waited for by its lock alone without being deaf to our own training process.
-        if any(
-            descriptor != channel.fileno() or channel.recv(1, socket.MSG_PEEK) == b"" for descriptor, _ in waits.poll(50)
-        ):
+        if any(descriptor != channel.fileno() or _is_closed(channel) for descriptor, _ in waits.poll(50)):
             return
     _tell(channel, {"ready": os.getpid()})
     persister = Persister(Directory(path), memory, keep)
@@ -103,10 +105,17 @@ def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
             _tell(channel, persister.carry_out(json.loads(asked)))
 
 
+def _is_closed(channel: socket.socket) -> bool:
+    try:
+        return channel.recv(1, socket.MSG_PEEK) == b""
+    except ConnectionError:
+        return True
+
+
 def _receive(channel: socket.socket) -> bytes:
     try:
         return channel.recv(1 << 20, socket.MSG_DONTWAIT)
-    except BlockingIOError:
+    except (BlockingIOError, ConnectionError):
         return b""  # it was not the line that woke us, so the training process is gone
 
 

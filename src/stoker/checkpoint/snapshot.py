@@ -81,7 +81,12 @@ class Gathered:
         return None
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
-        if tensor.layout is not torch.strided or tensor.is_quantized or _is_wrapper(tensor):
+        if _is_wrapper(tensor):
+            raise CheckpointError(
+                f"a {type(tensor).__name__} cannot be saved here: sharded states go to "
+                "stoker.checkpoint.sharded.ShardedCheckpoints"
+            )
+        if tensor.layout is not torch.strided or tensor.is_quantized:
             return None
         tensor = tensor.detach()
         shape, stride = list(tensor.shape), list(tensor.stride())
@@ -153,7 +158,7 @@ class Pieces:
 
     def __init__(self, contents: list[bytearray]) -> None:
         self.contents = contents
-        self._made: dict[int, torch.Tensor] = {}
+        self._made: dict[Any, torch.Tensor] = {}
 
     def leaf(self, described: dict[str, Any]) -> Any:
         """The value of a description."""
@@ -166,11 +171,11 @@ class Pieces:
             return torch.device(described["name"])
         number, shape = described["piece"], described["shape"]
         if kind == "tensor":
-            if number not in self._made:
-                self._made[number] = self._tensor(
-                    self.contents[number], _DTYPES[described["dtype"]], shape, described.get("stride")
-                )
-            return self._made[number]
+            stride = described.get("stride")
+            key = number, described["dtype"], *shape, stride and tuple(stride)  # a tensor and its transpose share a piece
+            if key not in self._made:
+                self._made[key] = self._tensor(self.contents[number], _DTYPES[described["dtype"]], shape, stride)
+            return self._made[key]
         dtype = np.dtype(described["dtype"])
         count = int(np.prod(shape, dtype=np.int64))
         array = np.frombuffer(self.contents[number], dtype, count).reshape(shape).copy()
@@ -208,11 +213,27 @@ def check_fits(stateful: Mapping[str, Any], states: Mapping[str, Any], where: st
                 raise CheckpointError(
                     f"{where} belongs to another model: {name}.{difference}. Use another directory for this one."
                 )
+        if isinstance(part, torch.optim.Optimizer) and _groups(part.state_dict()) != _groups(states[name]):
+            raise CheckpointError(
+                f"{where} belongs to another run: {name} has parameter groups of {_groups(part.state_dict())}, "
+                f"in the checkpoint {_groups(states[name])}"
+            )
 
 
 def loading_order(stateful: Mapping[str, Any]) -> list[str]:
-    """Models and optimizers last: the others, loaders above all, may find that a state is not theirs, and refuse."""
-    return sorted(stateful, key=lambda name: isinstance(stateful[name], (torch.nn.Module, torch.optim.Optimizer)))
+    """Loaders first, which may find that a state is not theirs, and refuse; models and optimizers last."""
+
+    def rank(name: str) -> int:
+        part = stateful[name]
+        if isinstance(part, (torch.nn.Module, torch.optim.Optimizer)):
+            return 2
+        return 0 if hasattr(part, "__iter__") else 1
+
+    return sorted(stateful, key=rank)
+
+
+def _groups(state: Mapping[str, Any]) -> list[int]:
+    return [len(group["params"]) for group in state["param_groups"]]
 
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:

@@ -47,14 +47,18 @@ class Writer:
         home = str(Path(__file__).parents[2])
         numbers = [self.memory.descriptor, theirs.fileno(), self.keep, os.getpid()]
         words = [sys.executable, "-S", "-E", "-c", _START, home, str(self.directory), *map(str, numbers)]
-        with theirs:
-            self._process = subprocess.Popen(
-                words,
-                pass_fds=[self.memory.descriptor, theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    words,
+                    pass_fds=[self.memory.descriptor, theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    cwd="/",
+                    start_new_session=True,
+                )
+        except BaseException:
+            ours.close()
+            raise
         self._channel = ours
 
     def wait_ready(self, says: Any) -> None:
@@ -86,11 +90,13 @@ class Writer:
             self._mapping = self.memory.map(0, max(4096, 1 << (length - 1).bit_length() if length < 1 << 20 else length))
         return self._mapping
 
-    def save(self, step: int, document: Any, lengths: list[int], *, kept: bool, prune: int | None) -> None:
+    def save(
+        self, step: int, document: Any, lengths: list[int], *, kept: bool, prune: int | None, spared: list[str]
+    ) -> None:
         """Have the snapshot written that is in memory."""
         assert self._channel is not None
         asked = {"save": step, "bytes": lay_out(lengths)[1], "lengths": lengths, "document": document}
-        self._channel.sendall(json.dumps({**asked, "kept": kept, "prune": prune}).encode() + b"\n")
+        self._channel.sendall(json.dumps({**asked, "kept": kept, "prune": prune, "spared": spared}).encode() + b"\n")
 
     def report(self, *, wait: bool) -> dict[str, Any] | None:
         """What the process says: None when it says nothing yet or, if we wait, when it is gone."""

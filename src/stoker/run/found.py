@@ -17,30 +17,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from stoker.checkpoint.checkpointer import Checkpointer
 from stoker.checkpoint.files import Damaged, Directory
 from stoker.checkpoint.snapshot import state_of
+from stoker.errors import CheckpointError
 from stoker.torch.loader import DataLoader
 
-_KINDS: dict[str, type] = {
-    "module": torch.nn.Module,
-    "optimizer": torch.optim.Optimizer,
-    "scheduler": LRScheduler,
-    "scaler": torch.amp.GradScaler,
+_KINDS: dict[str, tuple[type, ...]] = {
+    "module": (torch.nn.Module,),
+    "optimizer": (torch.optim.Optimizer,),
+    "scheduler": (LRScheduler, ReduceLROnPlateau, SequentialLR, ChainedScheduler),
+    "scaler": (torch.amp.GradScaler,),
 }
+"""The classes whose `__init__` is watched: some of torch's schedulers do not call that of their parent."""
 
 
 class Numbered:
     """The objects of one kind that the script has made, in order, while they live."""
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kinds: tuple[type, ...]) -> None:
         self._made: list[weakref.ref[Any]] = []
-        self._watch(kind, "__init__")
-        if kind is torch.nn.Module:
-            self._watch(kind, "__setstate__")  # copies are not made by __init__
+        for kind in kinds:
+            self._watch(kind, "__init__")
+        if torch.nn.Module in kinds:
+            self._watch(torch.nn.Module, "__setstate__")  # copies are not made by __init__
 
     def _watch(self, kind: Any, name: str) -> None:
         original = getattr(kind, name)
@@ -92,7 +95,7 @@ class Watcher:
     def __init__(self, directory: str, every: int | None, overhead: float | None) -> None:
         self.directory = Path(directory).absolute()
         self._options: dict[str, Any] = {"every": every, "overhead": overhead or 0.05}
-        self._numbered = {name: Numbered(kind) for name, kind in _KINDS.items()}
+        self._numbered = {name: Numbered(kinds) for name, kinds in _KINDS.items()}
         self._loaders: list[weakref.ref[Any]] = []
         self._epochs: dict[int, int] = {}
         self._last: Any = None
@@ -103,7 +106,8 @@ class Watcher:
         self._checkpointer: Checkpointer | None = None
         self._found: dict[str, int] = {}
         self._restored: int | None = None
-        self._goal = self._look()
+        self._goal: Position | None = None
+        self._has_looked = False
         DataLoader.observers.append(lambda loader: self._loaders.append(weakref.ref(loader)))
         DataLoader.wrap_iterator = self._iterate
         register_optimizer_step_post_hook(self._on_update)
@@ -117,6 +121,8 @@ class Watcher:
             except Damaged:
                 continue
             states, _ = state_of(manifest.document, contents)
+            if "position" not in states:
+                raise CheckpointError(f"{self.directory} holds checkpoints that are not of `stoker run`: use another one")
             goal = Position()
             goal.load_state_dict(states["position"])
             return goal
@@ -126,10 +132,16 @@ class Watcher:
         self._updated = self._last
 
     def _number(self, loader: Any) -> int:
-        return next(number for number, reference in enumerate(self._loaders) if reference() is loader)
+        for number, reference in enumerate(self._loaders):
+            if reference() is loader:
+                return number
+        self._loaders.append(weakref.ref(loader))  # a copy
+        return len(self._loaders) - 1
 
     def _iterate(self, loader: Any, iterate: Callable[[], Any]) -> Any:
         """Stands between a loader and the script's loop."""
+        if not self._has_looked:
+            self._goal, self._has_looked = self._look(), True
         number = self._number(loader)
         epoch = self._epochs[number] = self._epochs.get(number, 0) + 1
         if self._goal is not None and number == self._goal.loader:

@@ -20,9 +20,15 @@ SETTINGS = "STOKER_RUN"
 class _AfterTorch(importlib.abc.Loader):
     """Torch's own loader, and then ours."""
 
-    def __init__(self, loader: Any, settings: dict[str, Any]) -> None:
+    def __init__(self, loader: Any, settings: dict[str, Any], finder: Any) -> None:
         self.loader = loader
         self.settings = settings
+        self.finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """As torch's loader does."""
@@ -31,6 +37,8 @@ class _AfterTorch(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Import torch; then it has our DataLoader."""
+        if self.finder in sys.meta_path:
+            sys.meta_path.remove(self.finder)
         self.loader.exec_module(module)
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
@@ -40,7 +48,7 @@ class _AfterTorch(importlib.abc.Loader):
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Waits for `import torch`, and is gone then."""
+    """Waits for `import torch`, and is gone then. Many only ask whether there is a torch, and do not import it yet."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
@@ -49,10 +57,9 @@ class _Waiting(importlib.abc.MetaPathFinder):
         """Find torch where everybody else finds it."""
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _AfterTorch(spec.loader, self.settings)
+            spec.loader = _AfterTorch(spec.loader, self.settings, self)
         return spec
 
 

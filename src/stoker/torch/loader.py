@@ -91,12 +91,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     ) -> None:
         self.plan = plan
         planned = self.default_plan if plan is None else plan if isinstance(plan, Plan) else Plan.load(plan)
-        if planned.workers is not None and "workers" not in self._given:
+        # Both what was not given, and what is as if it were not: a subclass may have passed it on. A stream means something
+        # else with another number of workers.
+        streams = isinstance(dataset, torch.utils.data.IterableDataset)
+        if planned.workers is not None and "workers" not in self._given and workers == "processes" and not streams:
             workers = planned.workers
-        if planned.num_workers is not None and "num_workers" not in self._given:
+        if planned.num_workers is not None and "num_workers" not in self._given and num_workers == 0 and not streams:
             num_workers = planned.num_workers
-        if planned.prefetch_factor is not None and "prefetch_factor" not in self._given and num_workers:
-            prefetch_factor = planned.prefetch_factor
+        if planned.prefetch_factor is not None and "prefetch_factor" not in self._given and prefetch_factor is None:
+            prefetch_factor = planned.prefetch_factor if num_workers else None
         if workers not in ("processes", "threads"):
             raise ConfigError(f"workers must be 'processes' or 'threads', not {workers!r}")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
