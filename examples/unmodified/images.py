@@ -28,7 +28,8 @@ class Pictures(Dataset):
         pixels = np.asarray(picture.crop((left, top, left + 224, top + 224)))
         if torch.rand(()) < 0.5:
             pixels = pixels[:, ::-1]
-        return pixels.copy(), self.classes.index(self.paths[index].parent.name)
+        picture = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+        return picture, self.classes.index(self.paths[index].parent.name)
 
 
 def main():
@@ -55,7 +56,7 @@ def main():
     for epoch in range(options.epochs):
         model.train()
         for number, (pixels, labels) in enumerate(train_loader):
-            loss = nn.functional.cross_entropy(model(pixels.permute(0, 3, 1, 2).float() / 255), labels)
+            loss = nn.functional.cross_entropy(model(pixels), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -63,7 +64,7 @@ def main():
         schedule.step()
         model.eval()
         with torch.no_grad():
-            correct = sum((model(x.permute(0, 3, 1, 2).float() / 255).argmax(1) == y).sum().item() for x, y in valid_loader)
+            correct = sum((model(x).argmax(1) == y).sum().item() for x, y in valid_loader)
         print(f"epoch {epoch} correct {correct} of {len(validation)}", flush=True)
 
 
