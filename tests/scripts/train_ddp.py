@@ -90,4 +90,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:  # also when a signal ends it: torch's threads must not be alive when the interpreter goes
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
