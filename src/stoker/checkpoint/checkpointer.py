@@ -109,10 +109,8 @@ class Checkpointer:
         self._copier = Copier()
         self._updates = Updates(self._before_update)
         self._owner = os.getpid()
-        self._keep = keep
 
         self._step = 0
-        self._began_at = 0
         self._last_snapshot = 0
         self._is_planned = every is not None
         self._is_open = False
@@ -176,7 +174,7 @@ class Checkpointer:
             manifest, contents = self._directory.load(verified[agreed])
             loaded = agreed, manifest, contents
         self._load(verified[agreed], loaded[1], loaded[2])
-        self._step = self._began_at = self._last_snapshot = agreed
+        self._step = self._last_snapshot = agreed
         self._durable, self._committed = agreed, agreed
         return agreed
 

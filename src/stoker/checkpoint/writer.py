@@ -33,8 +33,6 @@ class Writer:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._text = b""
-        self.saving: int | None = None
-        """The step that is being written."""
         self.waits_for: dict[str, int] | None = None
         """Who else holds the directory."""
 

@@ -105,7 +105,6 @@ class Watcher:
         self._position = Position()
         self._checkpointer: Checkpointer | None = None
         self._found: dict[str, int] = {}
-        self._restored: int | None = None
         self._goal: Position | None = None
         self._has_looked = False
         DataLoader.observers.append(lambda loader: self._loaders.append(weakref.ref(loader)))
@@ -178,9 +177,9 @@ class Watcher:
 
     def _restore(self, loader: Any, epoch: int) -> None:
         """The epoch begins that was interrupted."""
-        self._restored = self._open(loader).restore()
+        step = self._open(loader).restore()
         self._goal = self._last = self._updated = None
-        print(f"stoker: restored step {self._restored}, in epoch {epoch}: {self._words()}", file=sys.stderr, flush=True)
+        print(f"stoker: restored step {step}, in epoch {epoch}: {self._words()}", file=sys.stderr, flush=True)
 
     def _words(self) -> str:
         names = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in self._found.items()]

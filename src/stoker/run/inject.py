@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 SETTINGS = "STOKER_RUN"
+"""The environment variable that tells the hook what to do, as JSON."""
 
 
 class _AfterTorch(importlib.abc.Loader):

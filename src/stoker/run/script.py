@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.errors import CommandError
+from stoker.run.inject import SETTINGS
 
-SETTINGS = "STOKER_RUN"
-"""The environment variable that tells the hook what to do, as JSON."""
 STARTUP = Path(__file__).parent / "startup"
 
 

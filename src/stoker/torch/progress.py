@@ -153,7 +153,6 @@ class TorchItinerary:
         self._loader = loader
         sources = (loader.sampler, loader.batch_sampler, loader)
         own = next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
-        self.uses_default = own is None
         self.has_own_generator = own is not None
         self.generator: torch.Generator = torch.default_generator if own is None else own
 
