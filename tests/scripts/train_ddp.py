@@ -90,8 +90,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    finally:  # also when a signal ends it: torch's threads must not be alive when the interpreter goes
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+    main()

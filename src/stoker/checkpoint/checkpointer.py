@@ -463,6 +463,7 @@ class Checkpointer:
             self._wait_saved()
         is_saved = self._writer is None or self._durable == self._step
         self._ranks.exchange(None)  # when one process ends, launchers end the others
+        self._ranks.part()
         self._previous.clear()  # a launcher's signal shall not end this process on its way out
         self.close()
         raise SystemExit(PREEMPTED if is_saved else 1)

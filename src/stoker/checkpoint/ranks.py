@@ -28,6 +28,9 @@ class Ranks(Protocol):
     def any_wants_to_stop(self, here: bool) -> bool:
         """Whether a process wanted to stop at the step before. All must call it at every step, until it is true."""
 
+    def part(self) -> None:
+        """Say no more. All must have heard what there was to hear."""
+
 
 class Alone:
     """The only process."""
@@ -45,6 +48,9 @@ class Alone:
     def any_wants_to_stop(self, here: bool) -> bool:
         """We do, or not."""
         return here
+
+    def part(self) -> None:
+        """There is nobody to part from."""
 
 
 class Several:
@@ -89,6 +95,11 @@ class Several:
             self._flag, torch.distributed.ReduceOp.MAX, group=self.group, async_op=True
         )
         return False
+
+    def part(self) -> None:
+        """Join the threads of the group. One that lets go of a tensor while the interpreter ends would abort the process."""
+        group, self.group = self.group, None
+        torch.distributed.destroy_process_group(group)
 
 
 def ranks_here() -> Ranks:
