@@ -3,6 +3,8 @@
 StokerError
   ConfigError (ValueError)        an option or a document is wrong: change it
   ResourceError (RuntimeError)    this host has too little of something: the message says what to change
+  SourceError (OSError)           a sample cannot be read: the message names it
+    SampleNotFound (LookupError)  and trying again would not help
   CheckpointError (RuntimeError)  a checkpoint cannot be written, read or used here: the message says which and why
   CommandError                    a command cannot do what was asked: one line on stderr, exit code 1
 
@@ -20,6 +22,14 @@ class ConfigError(StokerError, ValueError):
 
 class ResourceError(StokerError, RuntimeError):
     """The host cannot give what is needed; the message names the need, what there is, and what to change."""
+
+
+class SourceError(StokerError, OSError):
+    """A sample, or what it is stored in, cannot be read."""
+
+
+class SampleNotFound(SourceError, LookupError):
+    """It is not there, or is not ours to read."""
 
 
 class CheckpointError(StokerError, RuntimeError):

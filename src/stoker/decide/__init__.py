@@ -1,0 +1,1 @@
+"""Profile in, plan out; pure."""

@@ -1,0 +1,42 @@
+"""Sizes and rates as people write them: `8GB`, `512MiB`, `530MB/s`."""
+
+import re
+
+from stoker.errors import ConfigError
+
+_UNITS = {
+    "": 1, "B": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4,
+    "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4,
+    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+}  # fmt: skip
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def parse_bytes(value: int | str, what: str = "a size") -> int:
+    """A number of bytes, at least 1; `what` names it in the error."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+        if match is None or match[2].upper() not in _UNITS:
+            raise ConfigError(f"{what} is a number of bytes, or text such as '8GB' or '512MiB', not {value!r}")
+        size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size < 1:
+        raise ConfigError(f"{what} must be at least one byte, not {value!r}")
+    return size
+
+
+def parse_rate(value: str, what: str = "a rate") -> float:
+    """Bytes per second."""
+    if not value.endswith("/s"):
+        raise ConfigError(f"{what} is text such as '530MB/s', not {value!r}")
+    return float(parse_bytes(value[:-2], what))
+
+
+def format_bytes(count: float) -> str:
+    """For people: three digits and a unit."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or abs(count) >= 99.5 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
