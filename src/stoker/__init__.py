@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from stoker.checkpoint.checkpointer import CheckpointStats as CheckpointStats
     from stoker.meter import LoaderStats as LoaderStats
     from stoker.plan import Plan as Plan
+    from stoker.source.opening import open_source as open_source
+    from stoker.torch.dataset import Dataset as Dataset
     from stoker.torch.loader import DataLoader as DataLoader
 
 __version__ = "0.1.0"
@@ -19,11 +21,13 @@ _HOMES = {
     "CheckpointStats": "stoker.checkpoint.checkpointer",
     "Checkpointer": "stoker.checkpoint.checkpointer",
     "DataLoader": "stoker.torch.loader",
+    "Dataset": "stoker.torch.dataset",
     "LoaderStats": "stoker.meter",
     "Plan": "stoker.plan",
+    "open_source": "stoker.source.opening",
 }
 
-__all__ = ["CheckpointStats", "Checkpointer", "DataLoader", "LoaderStats", "Plan", "__version__"]
+__all__ = ["CheckpointStats", "Checkpointer", "DataLoader", "Dataset", "LoaderStats", "Plan", "__version__", "open_source"]
 
 
 def __getattr__(name: str) -> object:

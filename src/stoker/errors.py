@@ -28,7 +28,7 @@ class SourceError(StokerError, OSError):
     """A sample, or what it is stored in, cannot be read."""
 
 
-class SampleNotFound(SourceError, LookupError):
+class SampleNotFound(SourceError, LookupError):  # noqa: N818
     """It is not there, or is not ours to read."""
 
 

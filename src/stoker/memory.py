@@ -170,6 +170,17 @@ def _cgroup_headrooms() -> list[int]:
     return found
 
 
+def file_system(path: Path) -> str:
+    """The kind of file system that a path is on."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mounted, fs, *_ = line.split()
+        mounted = mounted.replace("\\040", " ")
+        if len(mounted) >= len(best) and path.absolute().is_relative_to(mounted):
+            best, kind = mounted, fs
+    return kind
+
+
 def _last_error(what: str) -> OSError:
     code = ctypes.get_errno()
     return OSError(code, f"{what}: {os.strerror(code)}")

@@ -3,7 +3,9 @@
 A few additions per batch, in the training process only; what workers measure arrives with their batches.
 """
 
+import threading
 import time
+import warnings
 from dataclasses import dataclass
 
 now = time.monotonic
@@ -36,8 +38,61 @@ class LoaderStats:
     """Seconds from `iter()` to the first batch, of the latest epoch."""
     workers: int
     """Workers of the latest epoch."""
+    cache_faults: int = 0
+    """How often the cache could not do what it should; the bytes came from storage then."""
     group: None = None
     """The group that batches are shared with, if any."""
+
+
+Counts = tuple[int, int, int, int, float, int, str]
+"""Hits, misses, bytes from the cache and from storage, seconds spent fetching, faults, and the first fault in words."""
+
+
+class Tally:
+    """Counts what is fetched in one process, by any of its threads, until somebody takes the counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._hits = self._misses = self._bytes_cache = self._bytes_storage = self._faults = 0
+        self._fetch_s = 0.0
+        self._fault = ""
+
+    def __reduce__(self) -> tuple[type["Tally"], tuple[()]]:
+        return Tally, ()  # another process counts for itself
+
+    def hit(self, size: int) -> None:
+        """An item came from the cache."""
+        with self._lock:
+            self._hits += 1
+            self._bytes_cache += size
+
+    def miss(self, size: int, *, is_looked_for: bool = True) -> None:
+        """An item came from storage, perhaps without having been looked for in a cache."""
+        with self._lock:
+            self._misses += is_looked_for
+            self._bytes_storage += size
+
+    def spent(self, seconds: float) -> None:
+        """Time spent fetching."""
+        with self._lock:
+            self._fetch_s += seconds
+
+    def fail(self, why: str) -> None:
+        """The cache could not do what it should."""
+        with self._lock:
+            self._faults += 1
+            self._fault = self._fault or why
+
+    def take(self) -> Counts:
+        """What was counted since the last time."""
+        with self._lock:
+            hits_misses = self._hits, self._misses
+            counts = *hits_misses, self._bytes_cache, self._bytes_storage, self._fetch_s, self._faults, self._fault
+            self._clear()
+            return counts
 
 
 class Meter:
@@ -46,6 +101,22 @@ class Meter:
     def __init__(self) -> None:
         self.batches = self.samples = self.workers = 0
         self.wait_s = self.prep_s = self.first_batch_s = 0.0
+        self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
+        self.fetch_s = 0.0
+        self.has_warned = False
+
+    def add(self, counts: Counts) -> None:
+        """What was counted in a worker since it last told."""
+        hits, misses, bytes_cache, bytes_storage, fetch_s, faults, fault = counts
+        self.hits += hits
+        self.misses += misses
+        self.bytes_cache += bytes_cache
+        self.bytes_storage += bytes_storage
+        self.fetch_s += fetch_s
+        self.faults += faults
+        if fault and not self.has_warned:
+            self.has_warned = True
+            warnings.warn(f"{fault}; what it does not give is read from storage", stacklevel=2)
 
     def stats(self) -> LoaderStats:
         """The counters as they are now."""
@@ -53,12 +124,13 @@ class Meter:
             batches=self.batches,
             samples=self.samples,
             wait_s=self.wait_s,
-            fetch_s=0.0,
+            fetch_s=self.fetch_s,
             prep_s=self.prep_s,
-            bytes_storage=0,
-            bytes_cache=0,
-            hits=0,
-            misses=0,
+            bytes_storage=self.bytes_storage,
+            bytes_cache=self.bytes_cache,
+            hits=self.hits,
+            misses=self.misses,
             first_batch_s=self.first_batch_s,
             workers=self.workers,
+            cache_faults=self.faults,
         )

@@ -5,6 +5,10 @@ version = 1
 workers = "threads"        # or "processes"
 num_workers = 8
 prefetch = 4               # batches ahead for each worker
+[cache]
+capacity_bytes = 8000000000
+policy = "keep-first"      # or "reuse-distance", "lru"
+dir = "/mnt/nvme/cache"    # instead of tmpfs
 [checkpoint]
 overhead = 0.03
 """
@@ -18,8 +22,11 @@ from typing import Any, Self
 
 from stoker.errors import ConfigError
 
+CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
+
 _KEYS: dict[str, dict[str, tuple[str, type]]] = {
     "loader": {"workers": ("workers", str), "num_workers": ("num_workers", int), "prefetch": ("prefetch_factor", int)},
+    "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -31,6 +38,9 @@ class Plan:
     workers: str | None = None
     num_workers: int | None = None
     prefetch_factor: int | None = None
+    cache_bytes: int | None = None
+    cache_policy: str | None = None
+    cache_dir: str | None = None
     overhead: float | None = None
 
     @classmethod
@@ -69,6 +79,10 @@ class Plan:
             raise ConfigError("num_workers must be 0 or more")
         if plan.prefetch_factor is not None and plan.prefetch_factor < 1:
             raise ConfigError("prefetch must be 1 or more")
+        if plan.cache_bytes is not None and plan.cache_bytes < 1:
+            raise ConfigError("capacity_bytes must be 1 or more")
+        if plan.cache_policy not in (None, *CACHE_POLICIES):
+            raise ConfigError(f"the cache policy must be one of {', '.join(CACHE_POLICIES)}, not {plan.cache_policy!r}")
         if plan.overhead is not None and not 0 < plan.overhead < 1:
             raise ConfigError("overhead is a fraction between 0 and 1")
         return plan

@@ -97,7 +97,7 @@ class Several:
         return False
 
     def part(self) -> None:
-        """Join the threads of the group. One that lets go of a tensor while the interpreter ends would abort the process."""
+        """Join the threads of the group. One that lets go of a tensor while the interpreter ends aborts the process."""
         group, self.group = self.group, None
         torch.distributed.destroy_process_group(group)
 

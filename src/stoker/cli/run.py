@@ -12,12 +12,19 @@ from dataclasses import replace
 from stoker.errors import ConfigError
 from stoker.plan import Plan
 from stoker.run.script import execute
+from stoker.units import parse_bytes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
     parser.add_argument("--plan", metavar="FILE", help="a plan.toml; what the script says explicitly wins over it")
     parser.add_argument("--workers", choices=["processes", "threads"], help="what workers are, where the script has some")
+    parser.add_argument(
+        "--cache",
+        metavar="SIZE",
+        help="keep files that the script's datasets read in memory, up to so much (8GB, 512MiB) for each dataset; all "
+        "processes and jobs of this host share it",
+    )
     parser.add_argument(
         "--checkpoint",
         metavar="DIR",
@@ -42,6 +49,8 @@ def run(options: argparse.Namespace) -> int:
     plan = Plan() if options.plan is None else Plan.load(options.plan)
     if options.workers is not None:
         plan = replace(plan, workers=options.workers)
+    if options.cache is not None:
+        plan = replace(plan, cache_bytes=parse_bytes(options.cache, "--cache"))
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
     execute(options.script, {"plan": plan.values(), "checkpoint": options.checkpoint, "every": options.checkpoint_every})

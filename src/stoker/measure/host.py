@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.memory import Memory, headroom_bytes
+from stoker.memory import Memory, file_system, headroom_bytes
 
 GIB = 1 << 30
 
@@ -117,17 +117,6 @@ def data_findings(folder: Path) -> Iterator[Finding]:
             "Each file takes long to open: more workers read more at once, and larger files (tar shards) need fewer opens."
         )
     yield Finding("files", f"{read / len(paths) / 1e3:,.0f} KB each; {rate}", advice)
-
-
-def file_system(path: Path) -> str:
-    """The kind of file system that a path is on."""
-    best, kind = "", "unknown"
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mounted, fs, *_ = line.split()
-        mounted = mounted.replace("\\040", " ")
-        if len(mounted) >= len(best) and path.absolute().is_relative_to(mounted):
-            best, kind = mounted, fs
-    return kind
 
 
 _FILES_READ = 64

@@ -1,7 +1,8 @@
 """What a source is: sample numbers to bytes. Storage, a cache and a peer are the same protocol.
 
 `Source` is all that is asked of one that a user writes. The rest is offered by sources that can tell more: what a sample
-is called in a cache that others share (`Named`), and that samples will be wanted soon (`Foresighted`).
+is called in a cache that others share (`Named`), that samples will be wanted soon (`Foresighted`), and that the kernel's
+copy of them is not wanted any more (`Releasing`).
 """
 
 import time
@@ -49,6 +50,22 @@ class Foresighted(Protocol):
 
     def expect(self, ids: Sequence[int]) -> None:
         """These will be read soon."""
+
+
+@runtime_checkable
+class Releasing(Protocol):
+    """A source whose bytes the kernel keeps a copy of, which can be given back."""
+
+    def release(self, ids: Sequence[int]) -> None:
+        """The kernel's copy of these is not needed any more: somebody else has one, or nobody will ask."""
+
+
+def checked(ids: Sequence[int], samples: int) -> Sequence[int]:
+    """The same numbers; an IndexError if no sample has one of them. Negative ones are not counted from the end."""
+    for number in ids:
+        if not 0 <= number < samples:
+            raise IndexError(f"there is no sample {number} among {samples:,}")
+    return ids
 
 
 def retried(read: Callable[[], T], what: str) -> T:

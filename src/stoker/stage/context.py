@@ -10,6 +10,9 @@ from typing import Any
 
 from stoker.stage.lines import Ends, OrderLine, ReportLines, WorkerOrders, WorkerReports
 
+Begin = Callable[[int], Callable[[Any], None] | None]
+"""Prepares a worker process, by its number. What it returns is told of orders as soon as they arrive."""
+
 
 class LinedContext:
     """A multiprocessing context whose queues are lines, and whose processes call `begin(k)` before their target.
@@ -23,7 +26,7 @@ class LinedContext:
         self,
         context: Any,
         workers: int,
-        begin: Callable[[int], None],
+        begin: Begin,
         arrive: Callable[..., Any],
         explain: Callable[[Exception, Any], Any],
     ) -> None:
@@ -122,7 +125,7 @@ class _Start:
 
     def __init__(
         self,
-        begin: Callable[[int], None],
+        begin: Begin,
         worker: int,
         rules: tuple[Any, Callable[[Exception, Any], Any], bool],
         own: tuple[Any, Any],
@@ -148,7 +151,7 @@ class _Start:
         try:
             if interruptible:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            self.begin(self.worker)
+            own[_Own.ORDERS].foresee = self.begin(self.worker)  # type: ignore[union-attr]
             target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))
         except KeyboardInterrupt:
             pass  # the training process has it too, and says so

@@ -125,18 +125,31 @@ class WorkerOrders:
         self._poll = select.poll()
         self._poll.register(reader, select.POLLIN)
         self._frames = Frames()
-        self._messages: deque[bytes] = deque()
+        self._orders: deque[Any] = deque()
+        self.foresee: Callable[[Any], None] | None = None
+        """Told of orders as soon as they arrive, before those that came earlier are carried out."""
 
     def get(self, timeout: float) -> Any:
         """The next order."""
-        while not self._messages:
+        while not self._orders:
             if not self._poll.poll(timeout * 1000):
                 raise queue.Empty
-            data = os.read(self._reader, _CHUNK)
-            if not data:
-                raise SystemExit  # nobody is left who could order anything
-            self._messages.extend(self._frames.feed(data))
-        return opened(self._messages.popleft())
+            self._receive()
+        if self.foresee is not None and self._poll.poll(0):
+            self._receive()
+        return self._orders.popleft()
+
+    def _receive(self) -> None:
+        data = os.read(self._reader, _CHUNK)
+        if not data:
+            if self._orders:
+                return
+            raise SystemExit  # nobody is left who could order anything
+        for message in self._frames.feed(data):
+            order = opened(message)
+            self._orders.append(order)
+            if self.foresee is not None:
+                self.foresee(order)
 
 
 class WorkerReports:

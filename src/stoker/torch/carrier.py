@@ -14,6 +14,7 @@ import torch
 import torch.utils.data.dataloader as torch_dataloader
 
 from stoker.meter import Meter, now
+from stoker.torch.caching import Caching
 from stoker.torch.progress import Progress
 from stoker.torch.transport import Transport
 from stoker.torch.worker import Arrived, count_samples
@@ -38,6 +39,7 @@ class _Watched:
 
     _meter: Meter
     _progress: Progress
+    _caching: Caching
     _began: float
     _arrived = 0
     _num_yielded: int
@@ -47,6 +49,7 @@ class _Watched:
     def _watch(self, loader: Any) -> None:
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
+        self._caching = loader.caching
 
     def _obtain(self) -> Any:
         return super()._next_data()  # type: ignore[misc]
@@ -61,6 +64,7 @@ class _Watched:
             data = self._obtain()
         except StopIteration:
             self._progress.end()
+            self._caching.warn_if_useless(self._meter)
             raise
         except Exception:
             self._saw()  # the batch is lost, and the next one comes next
@@ -106,8 +110,11 @@ class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
 
     def _obtain(self) -> Any:
         began = now()
-        data = super()._obtain()
+        with self._caching.active():
+            data = super()._obtain()
         self._meter.prep_s += now() - began
+        if (counts := self._caching.take()) is not None:
+            self._meter.add(counts)
         self._arrived = self._collate.samples
         return data
 
@@ -154,6 +161,8 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         began, self._busy_until[number] = max(asked, self._busy_until[number]), data.finished
         self._meter.prep_s += max(0.0, data.finished - began)
         self._arrived += data.samples
+        if data.counts is not None:
+            self._meter.add(data.counts)
         return data.batch
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
+from stoker.cache.steering import Decision, Steering
 from stoker.order import Drawn, Ids, mix, pad, share
 from stoker.stage.messages import Plain
 from stoker.torch.progress import Batch, Progress, Route, generator_text, set_generator
@@ -77,6 +78,9 @@ class _Whole:
     def restore(self, state: dict[str, Any]) -> None:
         pass
 
+    def own(self, epoch: int) -> Ids:
+        return self.order.epoch(epoch)
+
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
         return _cut(self.order.epoch(epoch)[consumed:], consumed, 1, self.size, self.drop_last)
 
@@ -90,6 +94,7 @@ class _Distributed:
     def __init__(self, sampler: Any, size: int, drop_last: bool) -> None:
         self.sampler, self.size, self.drop_last = sampler, size, drop_last
         self.world = int(sampler.num_replicas)
+        self._epoch = 0
 
     def describe(self) -> dict[str, Any]:
         sampler = self.sampler
@@ -108,18 +113,26 @@ class _Distributed:
     def restore(self, state: dict[str, Any]) -> None:
         self.sampler.set_epoch(state["sampler_epoch"])
 
+    def own(self, epoch: int) -> Ids:
+        # The sampler counts epochs by itself; from the one that is under way, it is taken to go on one by one.
+        return self._share(self.sampler.epoch + epoch - self._epoch, 0)
+
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
+        self._epoch = epoch
+        own, first = self._share(self.sampler.epoch, consumed), consumed + self.sampler.rank
+        return _cut(own, first, self.world, self.size, self.drop_last)
+
+    def _share(self, sampler_epoch: int, consumed: int) -> Ids:
         sampler = self.sampler
         count = len(sampler.dataset)
         if sampler.shuffle:
-            generator = torch.Generator().manual_seed(sampler.seed + sampler.epoch)
+            generator = torch.Generator().manual_seed(sampler.seed + sampler_epoch)
             ids: Ids = torch.randperm(count, generator=generator).numpy()
         else:
             ids = np.arange(count, dtype=np.int64)
         # With another number of processes the padding differs, the samples that remain do not.
         ids = pad(ids, self.world, drop_last=sampler.drop_last, consumed=consumed)
-        own = share(ids, sampler.rank, self.world)
-        return _cut(own, consumed + sampler.rank, self.world, self.size, self.drop_last)
+        return np.ascontiguousarray(share(ids, sampler.rank, self.world))
 
 
 class _OfSampler:
@@ -153,6 +166,8 @@ class _OfSampler:
             if position >= consumed:
                 yield Batch(position, 1, ids)
             position += len(ids)
+
+    own = None
 
     def _draw(self, epoch: int) -> Iterator[Sequence[Any]]:
         with generators_restored():
@@ -197,9 +212,10 @@ class Ordered(NamedTuple):
 class Course:
     """The orders of one epoch, for workers to take in turn.
 
-    An order is (epoch, first, step, ids, part). The first batch, and those at the end that would leave workers without
-    any, are ordered in parts, one for each worker. A part is (slot, start, total): rows from `start` on of a batch of
-    `total`, in a slot that workers fill together; without one, the samples are collated when all have arrived.
+    An order is (epoch, first, step, ids, part, decision), the last for a cache whose contents a policy decides. The first
+    batch, and those at the end that would leave workers without any, are ordered in parts, one for each worker. A part is
+    (slot, start, total): rows from `start` on of a batch of `total`, in a slot that workers fill together; without one,
+    the samples are collated when all have arrived.
     """
 
     def __init__(self, itinerary: Route, progress: Progress, workers: int, *, split: bool) -> None:
@@ -211,6 +227,8 @@ class Course:
         """The batches that are under way."""
         self.claim_common: Callable[[], int] = lambda: NOT_COMMON
         self.free_common: Callable[[int], None] = lambda number: None
+        self.steering: Steering | None = None
+        """Decides what a cache keeps, if that is not left to the cache."""
 
     def __len__(self) -> int:
         raise TypeError("a course has no length")
@@ -220,7 +238,10 @@ class Course:
         while self.ordered:  # of an epoch that was left early
             self.forget(self.ordered.popleft())
         epoch, consumed = self._progress.begin(self._itinerary)
-        yield from self._orders(epoch, self._itinerary.batches(epoch, consumed))
+        batches = self._itinerary.batches(epoch, consumed)
+        if self.steering is not None:
+            self.steering.begin(epoch, consumed // self._itinerary.world)
+        yield from self._orders(epoch, batches)
 
     def forget(self, batch: Ordered) -> None:
         """Nobody will open a batch any more, and no worker is at it."""
@@ -248,8 +269,12 @@ class Course:
         self.ordered.append(Ordered(max(1, parts), len(ids) * self._itinerary.world, first, step, ids, common))
         kind = Plain if self._itinerary.is_plain else tuple
         if parts <= 1:
-            yield kind((epoch, first, step, ids, None))
+            yield kind((epoch, first, step, ids, None, self._decision(ids)))
             return
         bounds = [len(ids) * number // parts for number in range(parts + 1)]
         for start, stop in itertools.pairwise(bounds):
-            yield kind((epoch, first + step * start, step, ids[start:stop], (common, start, len(ids))))
+            some = ids[start:stop]
+            yield kind((epoch, first + step * start, step, some, (common, start, len(ids)), self._decision(some)))
+
+    def _decision(self, ids: Sequence[Any]) -> Decision | None:
+        return None if self.steering is None else self.steering.decide(ids)

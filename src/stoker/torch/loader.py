@@ -24,6 +24,8 @@ import torch.utils.data.dataloader as torch_dataloader
 from stoker.errors import ConfigError
 from stoker.meter import LoaderStats, Meter
 from stoker.plan import Plan
+from stoker.torch.caching import Caching, check
+from stoker.torch.dataset import of_stoker
 from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 T_co = TypeVar("T_co", covariant=True)
@@ -35,7 +37,7 @@ _POSITIONS = [
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self"
 ]
 _DESCRIPTORS_PER_WORKER = 6
-_STAYS_HERE = ("_live", "_spares", "_collate_here")
+_STAYS_HERE = ("_live", "_spares", "_collate_here", "_caching")
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -44,12 +46,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     Batches from workers arrive as views of shared memory, without a copy. They are yours for as long as you keep them.
     With `seed=n` randomness belongs to the position of a sample in the global order: who prepares a batch, and how many
     workers there are, never changes it, and `state_dict()` goes on exactly where it was taken. With `workers="threads"`
-    the workers are threads. A `plan` fills what is not given explicitly. `stats()` tells what the loader has done;
-    `close()` ends its workers at once.
+    the workers are threads. With `cache="8GB"` files, or the samples of a `stoker.Dataset`, are kept in memory that all
+    processes and jobs of this host share. A `plan` fills what is not given explicitly. `stats()` tells what the loader has
+    done; `close()` ends its workers at once.
     """
 
     _given: frozenset[str]
     _told_about_threads = False
+    _draws = False
+    """Whether a worker has seen the dataset draw from a default generator."""
     _replays = False
     """Whether a resumed epoch without a seed is prepared again from its start, so that augmentations are the same, too."""
     default_plan: ClassVar[Plan] = Plan()
@@ -87,6 +92,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         workers: str = "processes",
         seed: int | None = None,
+        cache: int | str | None = None,
+        cache_policy: str = "keep-first",
+        cache_dir: str | os.PathLike[str] | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
         self.plan = plan
@@ -100,10 +108,15 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             num_workers = planned.num_workers
         if planned.prefetch_factor is not None and "prefetch_factor" not in self._given and prefetch_factor is None:
             prefetch_factor = planned.prefetch_factor if num_workers else None
+        if planned.cache_bytes is not None and "cache" not in self._given and cache is None:
+            cache, cache_dir = planned.cache_bytes, planned.cache_dir if cache_dir is None else cache_dir
+            if planned.cache_policy is not None and seed is not None and of_stoker(dataset) is not None:
+                cache_policy = planned.cache_policy
         if workers not in ("processes", "threads"):
             raise ConfigError(f"workers must be 'processes' or 'threads', not {workers!r}")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise ConfigError(f"seed must be a whole number or None, not {seed!r}")
+        self.cache, self.cache_policy, self.cache_dir = cache, cache_policy, cache_dir
         newer: dict[str, Any] = {"in_order": in_order}
         if "in_order" not in _TORCH_KNOWS:
             if not in_order:
@@ -112,6 +125,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self.in_order = in_order
         self.workers = workers
         self.seed = seed
+        check(self, dataset)
         self._meter = Meter()
         self._progress = Progress()
         self._skip_batches = 0
@@ -134,6 +148,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             **newer,
         )
+        if self.cache is not None and _is_enabled():
+            _ = self.caching  # so that what cannot be held is refused here
         for observe in self.observers:
             observe(self)
 
@@ -186,7 +202,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         from stoker.torch.course import Course, recognise
         from stoker.torch.leaves import HereCollate
         from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
-        from stoker.torch.seeding import Positions
+        from stoker.torch.seeding import Positions, prepares_batches
         from stoker.torch.transport import SlotTransport, ThreadTransport
 
         threads = self.workers == "threads"
@@ -208,9 +224,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
         if self._by_position:
             assert self.seed is not None
-            split = self.in_order and self._auto_collation and not hasattr(self.dataset, "__getitems__")
-            course = Course(recognise(self, self.seed), self._progress, self.num_workers, split=split)
-            positions = Positions(self.dataset, self.seed, threads=threads and self.num_workers > 0)
+            split = self.in_order and self._auto_collation and not prepares_batches(self.dataset)
+            route = recognise(self, self.seed)
+            course = Course(route, self._progress, self.num_workers, split=split)
+            course.steering = self.caching.steering(self, route)
+            positions = Positions(self.dataset, self.seed, threads=threads and self.num_workers > 0, draws=self._draws)
             if self.num_workers == 0:
                 return SeededInlineIter(self, course, positions)
             iterator: Any = SeededWorkersIter(seen, course, positions, transport, collate_here)
@@ -220,6 +238,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             iterator = (WorkersIter if streams else MapWorkersIter)(seen, transport(seen))
         self.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
         return iterator  # type: ignore[no-any-return]
+
+    @property
+    def caching(self) -> Caching:
+        """Where samples are fetched from, and what is known of it."""
+        found = self.__dict__.get("_caching")
+        if found is None:
+            found = self.__dict__["_caching"] = Caching(self)
+        return found
 
     def _check_threads(self) -> None:
         """Warn once of what threads cannot give."""
@@ -282,6 +308,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         for iterator in list(self.__dict__.get("_live", ())):
             iterator._shutdown_workers()
         self.__dict__.pop("_collate_here", None)
+        caching = self.__dict__.pop("_caching", None)
+        if caching is not None:
+            caching.close()
         for inbox in self.__dict__.pop("_spares", ()):
             inbox.close()
 

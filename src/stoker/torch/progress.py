@@ -5,12 +5,13 @@ prepared ahead is not in it. What the epoch depends on (a sampler's generator, s
 """
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from stoker.errors import ConfigError
+from stoker.order import Ids
 
 
 class Batch(NamedTuple):
@@ -43,6 +44,10 @@ class Route(Itinerary, Protocol):
     world: int
     is_plain: bool
     """Whether indices are plain numbers, all of them."""
+
+    @property
+    def own(self) -> Callable[[int], Ids] | None:
+        """What this process takes of an epoch, this one or one to come, if that is known."""
 
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
         """The batches of an epoch, after so many samples of it, of all processes together, are consumed."""

@@ -16,6 +16,7 @@ from torch.utils.data._utils import worker as torch_worker
 from stoker.stage.outbox import Outbox
 from stoker.torch.carrier import Instead, MapInlineIter, MapWorkersIter
 from stoker.torch.course import Course
+from stoker.torch.dataset import advise
 from stoker.torch.leaves import HereCollate, collates_as_torch
 from stoker.torch.rows import are_large, stack
 from stoker.torch.seeding import Positions, generators_restored
@@ -63,7 +64,9 @@ class SeededCollate:
 
     def __call__(self, ordered: Ordered) -> Any:
         """Prepare samples and collate them."""
-        epoch, first, step, ids, part = ordered.order
+        epoch, first, step, ids, part, decision = ordered.order
+        if decision is not None:
+            advise(*decision)
         make = partial(self.positions.make, epoch, first, step, ids)
         if part:
             common, start, total = part
@@ -88,6 +91,11 @@ class SeededCollate:
         if self.large is None:
             self.large = self.stacks and are_large(whole[0])
         return self.collate_fn(whole if self.batched else whole[0])
+
+    @property
+    def draws(self) -> bool:
+        """Whether the dataset was seen to draw from a default generator."""
+        return self.positions.draws
 
     def make(self, epoch: int, first: int, step: int, ids: Any) -> Any:
         """Prepare a whole batch."""
@@ -174,12 +182,17 @@ class SeededWorkersIter(MapWorkersIter):
         collate_here: Callable[[Any], Any],
     ) -> None:
         self._course = course
+        self._loader = getattr(loader, "_loader", loader)
         view = seeded_view(loader, course, positions)
         self._here = SeededCollate(positions, collate_here, batched=True, stacks=False)
         carried = transport(view)
         if view.collate_fn.stacks:
             course.claim_common, course.free_common = carried.claim_common, carried.free_common
         super().__init__(view, carried)
+
+    def _process_data(self, data: Any, *worker: int) -> Any:
+        self._loader._draws = self._loader._draws or getattr(data, "draws", False)
+        return super()._process_data(data, *worker)
 
     def _obtain(self) -> Any:
         if not self._course.ordered or self._course.ordered[0].parts == 1:

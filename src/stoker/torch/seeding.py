@@ -7,8 +7,8 @@ made again, seeded, and so are all from then on.
 """
 
 import contextlib
+import itertools
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -74,11 +74,11 @@ class _Watch:
 class Positions:
     """Makes batches whose randomness belongs to positions."""
 
-    def __init__(self, dataset: Any, seed: int, *, threads: bool = False) -> None:
+    def __init__(self, dataset: Any, seed: int, *, threads: bool = False, draws: bool = False) -> None:
         self.dataset = dataset
         self.seed = seed
         self.threads = threads
-        self.draws = hasattr(dataset, "__getitems__")
+        self.draws = draws or prepares_batches(dataset)
         self._looked = False
 
     def make(self, epoch: int, first: int, step: int, ids: Sequence[Any], collate: Collate) -> Any:
@@ -88,13 +88,15 @@ class Positions:
         if not self.draws:
             watch = self._watch()
             try:
+                looked: list[Any] = []
                 if not self._looked:
                     # Most datasets that draw do so for every sample: find out by one, not by a whole batch.
                     self._looked = True
-                    deque(self._prepare(epoch, first, step, ids[:1]), maxlen=0)
+                    looked = list(self._prepare(epoch, first, step, ids[:1]))
                     self.draws = watch.moved()
                 if not self.draws:
-                    batch = collate(self._prepare(epoch, first, step, ids))
+                    rest = self._prepare(epoch, first + step * len(looked), step, ids[len(looked) :])
+                    batch = collate(itertools.chain(looked, rest) if looked else rest)
                     self.draws = watch.moved()
             except Exception:
                 self.draws = watch.moved()
@@ -120,15 +122,17 @@ class Positions:
     def _prepare(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> Iterable[Any]:
         dataset = self.dataset
         if takes_rng(dataset):
-            places = enumerate(ids)
-            return (dataset.__getsample__(index, self.rng(epoch, first + step * number)) for number, index in places)
-        if hasattr(dataset, "__getitems__") and dataset.__getitems__:
+            generators = (self.rng(epoch, first + step * number) for number in range(len(ids)))
+            if hasattr(dataset, "__getsamples__"):
+                return dataset.__getsamples__(ids, generators)  # type: ignore[no-any-return]
+            return map(dataset.__getsample__, ids, generators)
+        if prepares_batches(dataset):
             return dataset.__getitems__(ids)  # type: ignore[no-any-return]
         return map(dataset.__getitem__, ids)
 
     def _prepare_seeded(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> Iterator[Any]:
         """The samples, each with generators of its own; at the end they are set for whoever collates."""
-        if hasattr(self.dataset, "__getitems__") and self.dataset.__getitems__:
+        if prepares_batches(self.dataset):
             seed_generators(mix(self.seed, epoch, first))
             yield from self._prepare(epoch, first, step, ids)
             seed_generators(mix(self.seed, epoch, first, _COLLATE))
@@ -147,6 +151,11 @@ class Positions:
 def takes_rng(dataset: Any) -> bool:
     """Whether a dataset prepares samples with a generator that it is given: `__getsample__(index, rng)`."""
     return hasattr(dataset, "__getsample__")
+
+
+def prepares_batches(dataset: Any) -> bool:
+    """Whether a dataset makes all samples of a batch in one call, so that none has a position of its own."""
+    return bool(getattr(dataset, "__getitems__", None)) and not takes_rng(dataset)
 
 
 def draws_from_globals(look: Callable[[], Any]) -> bool:

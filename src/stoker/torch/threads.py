@@ -8,6 +8,7 @@ The default generators of Python, NumPy and torch belong to the whole process, s
 A dataset that wants randomness takes the `rng` that it is given.
 """
 
+import contextlib
 import inspect
 import os
 import queue
@@ -35,10 +36,20 @@ class _ThreadWorker:
 
     exitcode: int | None = None
 
-    def __init__(self, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def __init__(
+        self,
+        target: Callable[..., None],
+        args: tuple[Any, ...],
+        around: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
         call = inspect.signature(target).bind(*args).arguments
+
+        def work() -> None:
+            with around():
+                _work(call)
+
         self.pid = os.getpid()
-        self._thread = threading.Thread(target=_work, args=(call,), name=f"stoker-worker-{call['worker_id']}", daemon=True)
+        self._thread = threading.Thread(target=work, name=f"stoker-worker-{call['worker_id']}", daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -57,7 +68,10 @@ class _ThreadWorker:
 
 
 class ThreadContext:
-    """A multiprocessing context of threads."""
+    """A multiprocessing context of threads, each of which works within `around()`."""
+
+    def __init__(self, around: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._around = around
 
     def Queue(self) -> _Line:  # noqa: N802
         """A queue."""
@@ -69,7 +83,7 @@ class ThreadContext:
 
     def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> _ThreadWorker:  # noqa: N802
         """A worker."""
-        return _ThreadWorker(target, args)
+        return _ThreadWorker(target, args, self._around)
 
 
 def _work(call: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ class SlotTransport:
         pins = next((spare.pins for spare in spares if spare.pins is not None), None) or pins_for(loader)
         self.pins = pins is not None
         self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor, pins)
-        worker = Worker(self._inbox.area, loader.collate_fn, batched=loader._auto_collation)
+        worker = Worker(self._inbox.area, loader.collate_fn, loader.caching, batched=loader._auto_collation)
         self.collate = worker.collate
         context = loader.multiprocessing_context or torch.multiprocessing
         opener = Opener(self._inbox)
@@ -86,7 +86,8 @@ class ThreadTransport:
     pins = False
 
     def __init__(self, loader: Any) -> None:
-        self.context = ThreadContext()
+        self._caching = loader.caching
+        self.context = ThreadContext(self._caching.active)
         self._collate_fn = loader.collate_fn
         self._batched = loader._auto_collation
         self.starting = contextlib.nullcontext
@@ -104,7 +105,7 @@ class ThreadTransport:
     def collate(self, samples: Any) -> Arrived:
         """Collate, with what the meter wants to know."""
         batch = self._collate_fn(samples)
-        return Arrived(batch, 0, count_samples(samples) if self._batched else 1, now())
+        return Arrived(batch, 0, count_samples(samples) if self._batched else 1, now(), self._caching.take())
 
     def close(self, workers: list[Any]) -> None:
         """Nothing is left."""

@@ -18,12 +18,13 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
-from stoker.meter import now
+from stoker.meter import Counts, now
 from stoker.prep.batch import Layout, NoLayout, Piece, build, lay_out, pack, unpack
 from stoker.stage.area import Area
 from stoker.stage.inbox import Inbox
 from stoker.stage.messages import Plain
 from stoker.stage.outbox import Outbox
+from stoker.torch.caching import Caching
 from stoker.torch.leaves import TensorLeaves, TensorReducer, collate_into, leaf_over
 
 _NEVER_S = 86400.0
@@ -37,13 +38,14 @@ class Worker:
 
     outbox: Outbox
 
-    def __init__(self, area: Area, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+    def __init__(self, area: Area, collate_fn: Callable[[Any], Any], caching: Caching, *, batched: bool) -> None:
         self.area = area
         self.collate_fn = collate_fn
+        self.caching = caching
         self.batched = batched
 
-    def begin(self, number: int) -> None:
-        """Prepare this process."""
+    def begin(self, number: int) -> Callable[[Any], None] | None:
+        """Prepare this process. What is returned wants to know of orders to come."""
         # What was inherited is the training process's to collect. Finalizers of its garbage must not run here, where they
         # would lock queues and end workers that are not ours; and pages that are not looked at stay shared.
         gc.freeze()
@@ -55,6 +57,7 @@ class Worker:
         if seeded:
             self.collate_fn.outbox = self.outbox  # type: ignore[attr-defined]
         collate_into(self.outbox, alike_everywhere=seeded)
+        return self.caching.begin()
 
     def collate(self, samples: Any) -> Any:
         """Collate into a slot and announce it. When every slot is kept by somebody, the batch goes torch's way."""
@@ -81,7 +84,10 @@ class Worker:
         finally:
             outbox.abandon()
         count = count_samples(samples) if self.batched else 1
-        return Plain((outbox.worker, count, now(), slot, layout, pickled, joined))
+        return Plain((outbox.worker, count, now(), slot, layout, pickled, joined, self.caching.take(), self._draws()))
+
+    def _draws(self) -> bool:
+        return bool(getattr(self.collate_fn, "draws", False))
 
 
 def explain(error: Exception, report: Any) -> ExceptionWrapper:
@@ -104,13 +110,17 @@ def count_samples(samples: Any) -> int:
 class Arrived:
     """A batch in the training process, with what the meter wants to know of it."""
 
-    __slots__ = ("batch", "finished", "samples", "worker")
+    __slots__ = ("batch", "counts", "draws", "finished", "samples", "worker")
 
-    def __init__(self, batch: Any, worker: int, samples: int, finished: float) -> None:
+    def __init__(
+        self, batch: Any, worker: int, samples: int, finished: float, counts: Counts | None, draws: bool = False
+    ) -> None:
         self.batch = batch
         self.worker = worker
         self.samples = samples
         self.finished = finished
+        self.counts = counts
+        self.draws = draws
 
     def pin_memory(self, device: str | None = None) -> "Arrived":
         """Copy into page-locked memory, as torch's pinning thread asks every object that can."""
@@ -133,11 +143,12 @@ class Opener:
         layout: Layout,
         pickled: Pickled | None,
         joined: bool,
+        counts: Counts | None,
+        draws: bool,
     ) -> Arrived:
         """Open one. A slot that others are filling, too, is left closed."""
-        if joined:
-            return Arrived(Share(slot, layout), worker, samples, finished)
-        return Arrived(self.open(worker, slot, layout, pickled), worker, samples, finished)
+        content = Share(slot, layout) if joined else self.open(worker, slot, layout, pickled)
+        return Arrived(content, worker, samples, finished, counts, draws)
 
     def open(self, row: int, slot: tuple[int, int, int], layout: Layout, pickled: Pickled | None = None) -> Any:
         """The batch in a slot."""

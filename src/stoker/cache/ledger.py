@@ -1,0 +1,111 @@
+"""What a cache holds: which keys, how many bytes, and how often they were found. Pure; it holds no bytes itself.
+
+The rule: what is resident never exceeds the capacity, under any policy. Room is made for a newcomer in full or not at all:
+one that is passed by costs nobody a place. A live cache is a ledger and bytes, a simulation a ledger alone.
+
+    absent --admit, room--> resident --look--> resident, a hit
+       ^  <--admit, none--     |
+       +--- evicted, forget ---+
+"""
+
+from dataclasses import dataclass
+
+from stoker.cache.policy import Policy
+from stoker.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What became of a newcomer: whether it is resident, and who is no more."""
+
+    kept: bool
+    evicted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStats:
+    """Counts since the beginning, and what is resident now. `bytes_missed` is what was offered for admission."""
+
+    hits: int
+    misses: int
+    items: int
+    used_bytes: int
+    bytes_hit: int
+    bytes_missed: int
+
+
+class Ledger:
+    """Who is resident within a capacity. A policy says who goes; `key in ledger` asks without counting."""
+
+    def __init__(self, capacity_bytes: int, policy: Policy) -> None:
+        if capacity_bytes < 0:
+            raise ConfigError(f"a cache cannot have a capacity of {capacity_bytes} bytes")
+        self.capacity_bytes = capacity_bytes
+        self._policy = policy
+        self._sizes: dict[int, int] = {}
+        self._used = 0
+        self._hits = 0
+        self._misses = 0
+        self._bytes_hit = 0
+        self._bytes_missed = 0
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def look(self, key: int) -> bool:
+        """Whether it is resident; it is used if so, and counted either way."""
+        size = self._sizes.get(key)
+        if size is None:
+            self._misses += 1
+            return False
+        self._hits += 1
+        self._bytes_hit += size
+        self._policy.touch(key)
+        return True
+
+    def admit(self, key: int, size: int) -> Admission:
+        """Offer what was read from elsewhere. Who is resident stays as it is: if its bytes changed, forget it first."""
+        if size < 0:
+            raise ConfigError(f"sample {key} cannot have {size} bytes")
+        self._bytes_missed += size
+        if key in self._sizes:
+            return Admission(kept=True)
+        going = self._who_goes(key, size)
+        if going is None:
+            return Admission(kept=False)
+        for victim in going:
+            self.forget(victim)
+        self._sizes[key] = size
+        self._used += size
+        self._policy.enter(key)
+        return Admission(kept=True, evicted=going)
+
+    def forget(self, key: int) -> None:
+        """It is gone, if it was there."""
+        size = self._sizes.pop(key, None)
+        if size is not None:
+            self._used -= size
+            self._policy.leave(key)
+
+    def stats(self) -> LedgerStats:
+        """What was counted so far."""
+        return LedgerStats(self._hits, self._misses, len(self._sizes), self._used, self._bytes_hit, self._bytes_missed)
+
+    def _who_goes(self, key: int, size: int) -> tuple[int, ...] | None:
+        """The victims that make room; None if there are too few."""
+        missing = size - (self.capacity_bytes - self._used)
+        if missing <= 0:
+            return ()
+        if size > self.capacity_bytes:
+            return None
+        going: dict[int, None] = {}  # a policy that names one twice gains nothing
+        for victim in self._policy.victims(key):
+            if victim not in going:
+                going[victim] = None
+                missing -= self._sizes[victim]
+                if missing <= 0:
+                    return tuple(going)
+        return None

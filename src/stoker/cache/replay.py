@@ -1,0 +1,142 @@
+"""What a cache would do on an order that is known: a simulation with the ledger and the policies of the live one.
+
+A reader takes its share of an epoch, which is new in each epoch, so what it uses next reaches over several. `Foresight`
+tells the next use of every sample. It goes on epoch by epoch, keeps a few epochs in memory, and serves the live cache too.
+All hits here are demand hits: nothing is prefetched.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stoker.cache.ledger import Ledger
+from stoker.cache.policy import FAR, make_policy
+from stoker.errors import ConfigError
+from stoker.order import Drawn, Ids, pad, share
+
+_EPOCH_BITS = 40
+"""A position is epoch * 2^40 + place in the epoch, so that no epoch needs to know the lengths of those before it."""
+
+
+class Foresight:
+    """When each sample is used next, as of now: within this epoch and the `horizon` epochs after it.
+
+    `epoch_ids(epoch)` gives what is used in an epoch, in order; repeats are allowed. `begin` an epoch, then `advance` with
+    every use, before the cache is asked: a use that is being made is no longer a coming one.
+    """
+
+    def __init__(self, epoch_ids: Callable[[int], Ids], horizon: int) -> None:
+        if horizon < 0:
+            raise ConfigError(f"a horizon of {horizon} epochs; it must be 0 or more")
+        self._epoch_ids = epoch_ids
+        self._horizon = horizon
+        self._window: dict[int, Ids] = {}
+        self._ids = self._next = self._after = np.empty(0, np.int64)
+        self._place = 0
+
+    def begin(self, epoch: int) -> Ids:
+        """Stand at the start of an epoch, and give what is used in it. Any epoch may follow; only new ones are drawn."""
+        known = self._window
+        epochs = range(epoch, epoch + self._horizon + 1)
+        self._window = {number: known[number] if number in known else self._epoch_ids(number) for number in epochs}
+        self._ids = self._window[epoch]
+        self._place = 0
+        self._next = np.full(1 + max(int(ids.max(initial=-1)) for ids in self._window.values()), FAR)
+        for number in reversed(epochs[1:]):
+            self._mark(number)
+        self._after = self._next[self._ids]
+        # Whatever is used again in this very epoch is found beside itself when sorted.
+        by_id = np.argsort(self._ids, kind="stable")
+        again = np.flatnonzero(np.diff(self._ids[by_id]) == 0)
+        self._after[by_id[again]] = (epoch << _EPOCH_BITS) + by_id[again + 1]
+        self._mark(epoch)
+        return self._ids
+
+    def advance(self, count: int = 1) -> None:
+        """So many more are being used."""
+        past = slice(self._place, self._place + count)
+        self._next[self._ids[past]] = self._after[past]
+        self._place += count
+
+    def next_use(self, key: int) -> int:
+        """The position of the key's next use, or FAR."""
+        return int(self._next.item(key)) if key < len(self._next) else FAR
+
+    def _mark(self, epoch: int) -> None:
+        """The uses of an epoch come before all that are marked so far; backwards, so that the first of several stays."""
+        ids = self._window[epoch]
+        self._next[ids[::-1]] = (epoch << _EPOCH_BITS) + np.arange(len(ids) - 1, -1, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReplay:
+    """One epoch of one reader."""
+
+    uses: int
+    hits: int
+    bytes_from_storage: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What one reader's cache did, epoch by epoch. Sizes are samples where none were given."""
+
+    epochs: tuple[EpochReplay, ...]
+
+    def hit_ratio(self, after: int = 1) -> float:
+        """Demand hits per use, without the first epochs, in which the cache filled."""
+        uses = sum(epoch.uses for epoch in self.epochs[after:])
+        return sum(epoch.hits for epoch in self.epochs[after:]) / uses if uses else 0.0
+
+    @property
+    def bytes_from_storage(self) -> int:
+        """What was read from storage in all epochs."""
+        return sum(epoch.bytes_from_storage for epoch in self.epochs)
+
+
+def taken(order: Drawn, reader: int, readers: int) -> Callable[[int], Ids]:
+    """What one of several readers takes of each epoch, as a function of the epoch."""
+    if not 0 <= reader < readers:
+        raise ConfigError(f"reader {reader} of {readers}; readers are counted from 0")
+
+    def epoch_ids(epoch: int) -> Ids:
+        # A copy: a view would keep the whole epoch in memory.
+        return np.array(share(pad(order.epoch(epoch), readers, drop_last=False), reader, readers), np.int64)
+
+    return epoch_ids
+
+
+def far_enough(readers: int) -> int:
+    """A horizon beyond which little is gained: alone, all is used again in the next epoch; else two passes of the data."""
+    return 1 if readers == 1 else 2 * readers
+
+
+def replay(
+    order: Drawn,
+    *,
+    capacity: int,
+    policy: str,
+    readers: int = 1,
+    epochs: int = 10,
+    sizes: Sequence[int] | None = None,
+    reader: int = 0,
+    horizon: int | None = None,
+) -> ReplayResult:
+    """Simulate the cache of one reader among several, each of which has one of its own.
+
+    `capacity` is in bytes, or in samples if there are no `sizes`. `horizon` is how many epochs ahead are known.
+    """
+    foresight = Foresight(taken(order, reader, readers), far_enough(readers) if horizon is None else horizon)
+    ledger = Ledger(capacity, make_policy(policy, foresight.next_use))
+    done: list[EpochReplay] = []
+    for epoch in range(epochs):
+        before = ledger.stats()
+        ids = foresight.begin(epoch)
+        for key in ids.tolist():
+            foresight.advance()
+            if not ledger.look(key):
+                ledger.admit(key, 1 if sizes is None else int(sizes[key]))
+        now = ledger.stats()
+        done.append(EpochReplay(len(ids), now.hits - before.hits, now.bytes_missed - before.bytes_missed))
+    return ReplayResult(tuple(done))

@@ -1,0 +1,52 @@
+"""Running a policy where the order is known: in the process that orders batches, ahead of the workers.
+
+A touch in shared memory would be a write by every reader, so workers only get and put. What to keep, and what to forget for
+it, is decided when a batch is ordered, with the ledger that the simulator uses, and travels with the order.
+"""
+
+from collections.abc import Callable, Sequence
+
+from stoker.cache.ledger import Ledger
+from stoker.cache.policy import make_policy
+from stoker.cache.replay import Foresight, far_enough
+from stoker.order import Ids
+
+Decision = tuple[list[int], list[int]]
+"""Samples to keep of those ordered, and samples to forget."""
+
+
+class Steering:
+    """A policy, and the ledger of what it has decided."""
+
+    def __init__(
+        self,
+        policy: str,
+        capacity_bytes: int,
+        sizes: Callable[[Sequence[int]], Sequence[int]],
+        epoch_ids: Callable[[int], Ids] | None,
+        readers: int,
+    ) -> None:
+        self._foresight = Foresight(epoch_ids, far_enough(readers)) if epoch_ids and policy == "reuse-distance" else None
+        next_use = None if self._foresight is None else self._foresight.next_use
+        self._ledger = Ledger(capacity_bytes, make_policy(policy, next_use))
+        self._sizes = sizes
+
+    def begin(self, epoch: int, consumed: int) -> None:
+        """An epoch begins, or goes on after so many of its samples."""
+        if self._foresight is not None:
+            self._foresight.begin(epoch)
+            self._foresight.advance(consumed)
+
+    def decide(self, ids: Sequence[int]) -> Decision:
+        """These are ordered next."""
+        kept: list[int] = []
+        evicted: list[int] = []
+        for key, size in zip(ids, self._sizes(ids), strict=True):
+            if self._foresight is not None:
+                self._foresight.advance()
+            if not self._ledger.look(key):
+                admission = self._ledger.admit(key, size)
+                evicted += admission.evicted
+                if admission.kept:
+                    kept.append(key)
+        return kept, evicted

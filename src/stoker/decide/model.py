@@ -1,0 +1,231 @@
+"""The one cost model: how fast a training loop goes with a given share of cores, cache, storage and device. Pure.
+
+A worker reads a sample, then prepares it, then reads the next: the two never overlap inside one worker, only between
+workers. `network` gives the rate of W of them from the rates that were measured for each number of readers and of
+preparers. From it follows, for one worker, 1 / (1/P + (1-h)/S); for a store that is used up, S / (1-h); for one that
+makes everybody wait, W / (t_prep + t_fetch); and near balance, less than the smaller of the two. Prefetch lets the loop
+run beside all that, so the rate is the smaller of the loop's and the workers'. Without workers everything adds up. Cores
+that the loop itself keeps busy are not the workers'.
+
+`prep` is measured on cached samples, so their reading is inside it, and a miss has a read from storage in its place. In
+the convention of the published formula F = 1 / (x/C + (1-x)/S) reading is outside; rates in which prep is faster than the
+cache can only be meant so, and then F bounds the rate.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stoker.decide.network import Curve, last_root, throughput
+from stoker.errors import ConfigError
+from stoker.profile import Confidence, Rates
+
+POLICIES = ("keep-first", "reuse-distance", "lru")
+AT_LIMIT = 0.98
+"""A loop that reaches this part of its own rate is not held up by data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a job is given. None, and factors of 1, leave it as it was measured."""
+
+    workers: int | None = None
+    cores: float | None = None
+    cached: float = 0.0
+    """The fraction of the dataset that fits the cache."""
+    policy: str = "keep-first"
+    storage_factor: float = 1.0
+    gpu_factor: float = 1.0
+    threads: bool = False
+    """Workers are threads; it matters only where those were measured."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cached <= 1:
+            raise ConfigError(f"the cache fraction is a number from 0 to 1, not {self.cached}")
+        if self.policy not in POLICIES:
+            raise ConfigError(f"the cache policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
+        if self.workers is not None and self.workers < 0:
+            raise ConfigError(f"the number of workers must be 0 or more, not {self.workers}")
+        for what, value in (("cores", self.cores), ("storage", self.storage_factor), ("gpu", self.gpu_factor)):
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{what} must be more than 0, not {value}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """How fast, why not faster, and how sure that is."""
+
+    rate: float
+    limit: str
+    """gpu, prep or fetch."""
+    prep_stall: float
+    """The part of an epoch's time that the loop would wait if all samples were cached."""
+    fetch_stall: float
+    """The rest of its waiting."""
+    low: float
+    """The 95 % band of the rate."""
+    high: float
+    gpu: float
+    """The rates of the stages alone, under this share."""
+    prep: float
+    fetch: float
+    extrapolated: bool
+    """It rests on counts beyond those measured, or on a guess of how the store answers several readers."""
+
+    @property
+    def stall(self) -> float:
+        """The part of an epoch's time that the loop waits for data."""
+        return self.prep_stall + self.fetch_stall
+
+
+def hit_ratio(cached: float, policy: str = "keep-first") -> float:
+    """The part of an epoch's samples that a cache of that fraction gives, for one reader of random permutations."""
+    if policy == "lru" and 0 < cached < 1:
+        return cached + (1 - cached) * math.log1p(-cached)
+    return cached
+
+
+def fetch_rate(hits: float, storage: float, cache: float) -> float:
+    """The published F: reading alone, a part of it from the cache."""
+    return 1 / (hits / cache + (1 - hits) / storage)
+
+
+def cache_for(target: float, storage: float, cache: float) -> float:
+    """The published x*: the hits with which reading alone reaches a rate, held to [0, 1]."""
+    if target <= storage:
+        return 0.0
+    return min(1.0, (1 / storage - 1 / target) / (1 / storage - 1 / cache)) if cache > storage else 1.0
+
+
+def predict(rates: Rates, share: Share, confidence: Confidence | None = None) -> Prediction:
+    """What a loop with these rates does under this share; the band comes from the confidence in each rate."""
+    if not rates.gpu or not rates.prep:
+        raise ConfigError(f"nothing can be predicted: the rate {'prep' if rates.gpu else 'gpu'} was not measured")
+    job = _Job(rates, share)
+    rate, without_fetch, gpu = job.rate(job.hits), job.rate(1.0), rates.gpu * share.gpu_factor
+    cautious_job = _Job(rates, share, cautious=True)
+    cautious = cautious_job.rate(cautious_job.hits)
+    falls, rises = (_moves(rates, share, confidence or Confidence(), rate, sign) for sign in (-1, 1))
+    prep, fetch = job.prep_rate(), job.fetch_rate()
+    return Prediction(
+        rate=rate,
+        limit=job.limit(rate, prep, fetch),
+        prep_stall=max(0.0, rate / without_fetch - rate / gpu),
+        fetch_stall=max(0.0, 1 - rate / without_fetch),
+        low=max(0.0, rate - math.hypot(falls, rate - min(rate, cautious))),
+        high=rate + rises,
+        gpu=gpu,
+        prep=prep,
+        fetch=fetch,
+        extrapolated=cautious < 0.99 * rate,
+    )
+
+
+def _moves(rates: Rates, share: Share, confidence: Confidence, rate: float, sign: int) -> float:
+    """How far the rate goes when each measured one is at an end of its interval, the others as they were measured."""
+    ends = []
+    for stage in ("gpu", "prep", "storage", "cache"):
+        width = min(0.9, getattr(confidence, stage))
+        if width:
+            job = _Job(scaled(rates, stage, 1 + sign * width), share)
+            ends.append(job.rate(job.hits) - rate)
+    return math.hypot(*ends)
+
+
+def scaled(rates: Rates, stage: str, factor: float) -> Rates:
+    """The same rates with one stage faster or slower, at all its counts."""
+    by = {"prep": ("prep_by_workers", "prep_by_threads"), "storage": ("storage_by_readers",)}.get(stage, ())
+    changed: dict[str, Any] = {stage: getattr(rates, stage) * factor}
+    changed |= {name: {count: rate * factor for count, rate in getattr(rates, name).items()} for name in by}
+    return replace(rates, **changed)
+
+
+class _Job:
+    """Rates and a share, made ready to be asked. `cautious` grants nothing that was not measured."""
+
+    def __init__(self, rates: Rates, share: Share, *, cautious: bool = False) -> None:
+        self.workers = rates.workers if share.workers is None else share.workers
+        self.readers = max(1, self.workers)
+        self.cores = share.cores or rates.cores or math.inf
+        self.hits = hit_ratio(share.cached, share.policy)
+        self.spread = rates.spread
+        self.busy = rates.prep_busy
+        handover_s = 1 / rates.handover if rates.handover else 0.0
+        self.loop = 1 / (1 / (rates.gpu * share.gpu_factor) + handover_s)
+        self.loop_core_s = rates.loop_cores / rates.gpu
+        counted = max(1, rates.workers)
+        self.cache_s = counted / rates.cache if rates.cache else 0.0
+        self.reads_inside = not rates.cache or rates.prep <= rates.cache
+        own = rates.prep_by_threads if share.threads and rates.prep_by_threads else {**rates.prep_by_workers, counted: rates.prep}
+        self._learn_prep(_points(own), (rates.cores or math.inf) / self.busy if self.busy else math.inf, cautious)
+        store = _points({**rates.storage_by_readers, counted: rates.storage or rates.storage_by_readers.get(counted, 0.0)})
+        if len(store) == 1 and not cautious:  # as if one reader alone could have all of it: the published formula
+            store = {1: next(iter(store.values()))}
+        store = {count: rate * share.storage_factor for count, rate in store.items()}
+        self.store = Curve(store, growing=len(store) > 1 and not cautious) if store else None
+
+    def _learn_prep(self, points: dict[int, float], knee: float, cautious: bool) -> None:
+        """Apart: counts that the cores had room for, and what more workers than that made of the same cores."""
+        free = {count: rate for count, rate in points.items() if count <= knee} or dict([min(points.items())])
+        self.line = Curve(free, growing=not cautious)
+        full = self.line(knee) if knee < math.inf else 0.0
+        self.crowded = {1.0: 1.0} | {count / knee: rate / full for count, rate in points.items() if count > knee}
+
+    def preparing(self, count: float, cores: float, hits: float) -> float:
+        """The rate of so many who prepare at once; misses do not have the reading from the cache in it."""
+        room = cores / self.busy if self.busy else math.inf
+        working = min(count, room)
+        if working <= 0:
+            return 0.0
+        sample_s = working / self.line(working)
+        if count > room:
+            sample_s /= float(np.interp(count / room, list(self.crowded), list(self.crowded.values())))
+        read_s = (hits - 1) * self.cache_s if self.reads_inside else hits * self.cache_s
+        return working / max(sample_s + read_s, 0.02 * sample_s)
+
+    def prep_rate(self) -> float:
+        """Preparing alone, on the cores that a loop of that rate would leave."""
+        hits = 1.0 if self.reads_inside else 0.0
+        if not self.workers or not self.loop_core_s or math.isinf(self.cores):
+            return self.preparing(self.readers, self.cores, hits)
+        at_most = self.cores / self.loop_core_s
+        return last_root(lambda rate: self.preparing(self.readers, self.cores - rate * self.loop_core_s, hits) - rate, at_most)
+
+    def fetch_rate(self) -> float:
+        """Reading alone."""
+        cache = self.readers / self.cache_s if self.cache_s else math.inf
+        return cache if self.store is None or self.hits == 1 else fetch_rate(self.hits, self.store(self.readers), cache)
+
+    def rate(self, hits: float) -> float:
+        """Samples per second of the whole loop."""
+        if not self.workers:
+            fetch_s = (1 - hits) / self.store(1) if self.store else 0.0
+            return 1 / (1 / self.loop + 1 / self.preparing(1, max(1.0, self.cores), hits) + fetch_s)
+        if not self.loop_core_s or math.isinf(self.cores):
+            return min(self.loop, self.delivered(self.cores, hits))
+        at_most = min(self.loop, self.cores / self.loop_core_s)
+        return last_root(lambda rate: self.delivered(self.cores - rate * self.loop_core_s, hits) - rate, at_most)
+
+    def delivered(self, cores: float, hits: float) -> float:
+        """What the workers give to a loop that takes everything."""
+        if cores <= 0:
+            return 0.0
+        if hits == 1 or self.store is None:
+            return self.preparing(self.workers, cores, 1.0)
+        chance = (self.spread + hits + (1 - hits) * self.spread) / 2
+        rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.store, 1 - hits, chance)
+        return rate if self.reads_inside else min(rate, self.fetch_rate())
+
+    def limit(self, rate: float, prep: float, fetch: float) -> str:
+        """The stage that is the slowest; the loop, if it is not held up."""
+        if rate >= AT_LIMIT * self.loop or (not self.workers and self.loop <= min(prep, fetch)):
+            return "gpu"
+        return "prep" if prep <= fetch else "fetch"
+
+
+def _points(points: Mapping[int, float]) -> dict[int, float]:
+    """By rising count; what is done in the training loop itself counts as one worker, unmeasured ones not at all."""
+    return {max(1, count): rate for count, rate in sorted(points.items()) if rate}

@@ -1,0 +1,208 @@
+"""Regular files as samples: the files of a folder, of a glob, or of a list.
+
+Nothing is asked of a file before it is needed; what is there when it is read counts. Reading ahead is left to the kernel
+(`posix_fadvise`), so no thread of ours is needed for it.
+"""
+
+import contextlib
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import ConfigError
+from stoker.source.paths import PathLike, Paths, common_folder, listed, matched, walked
+from stoker.source.reading import checked, retried
+
+# One call reads ahead no more than the device takes at once or its read-ahead, whichever is more: rarely below this.
+_AHEAD = 128 << 10
+_TOGETHER = 32
+_EXPECTED_FILES = 256
+_EXPECTED_BYTES = 64 << 20
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+
+
+def file_key(path: str | bytes) -> bytes:
+    """What a file is called in a cache: 16 bytes of its path, which is absolute as `os.path.abspath` makes it."""
+    return hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
+
+
+def file_version(status: os.stat_result) -> bytes:
+    """Another one as soon as a file was changed: its size and time of modification, 16 bytes."""
+    return struct.pack("<qq", status.st_size, status.st_mtime_ns)
+
+
+def read_ahead(descriptor: int, offset: int, length: int) -> None:
+    """Let the kernel begin to read a range, without waiting for it."""
+    for start in range(offset, offset + length, _AHEAD):
+        os.posix_fadvise(descriptor, start, min(_AHEAD, offset + length - start), os.POSIX_FADV_WILLNEED)
+
+
+def drop_from_page_cache(descriptor: int, offset: int = 0, length: int = 0) -> None:
+    """Give back the kernel's copy of a file, or of the pages that lie wholly in a range of it."""
+    os.posix_fadvise(descriptor, offset, length, os.POSIX_FADV_DONTNEED)
+
+
+class Files:
+    """Files by number.
+
+    Of a folder with sub-folders, the samples and labels are those of torchvision's ImageFolder: the sub-folders are the
+    classes, and files beside them do not count. A folder of files alone, a glob and a list have no labels. Hidden files and
+    folders are passed by. A list keeps its order, and only its first file is looked at now.
+    """
+
+    def __init__(self, where: PathLike | Sequence[PathLike]) -> None:
+        self.labels: NDArray[np.int64] | None = None
+        self.classes: list[str] | None = None
+        if isinstance(where, str | os.PathLike):
+            text = os.fspath(where)
+            if os.path.isdir(text):
+                self.name = os.path.abspath(text)
+                self._scan()
+                return
+            paths = matched(text)
+        else:
+            paths = [os.path.abspath(path) for path in where]
+            if not paths:
+                raise ConfigError("no files: the list of paths is empty")
+            if not os.path.isfile(paths[0]):
+                what = "is a folder: give it alone, or its files" if os.path.isdir(paths[0]) else "there is no such file"
+                raise ConfigError(f"{paths[0]} (the first of {len(paths):,} paths): {what}")
+        folder = common_folder(paths)
+        self.name = folder.rstrip("/") or "/"
+        self.paths = Paths.of(folder, (path[len(folder) :] for path in paths))
+
+    def _scan(self) -> None:
+        folder = os.path.join(self.name, "")
+        try:
+            classes, loose = listed(folder)
+            found = [walked(os.path.join(folder, name)) for name in classes]
+        except OSError as error:
+            raise ConfigError(f"the folder {self.name} cannot be listed: {error.filename}: {error.strerror}") from error
+        names = [path[len(folder) :] for paths in found for path in paths] if classes else loose
+        if not names:
+            beside = f"; the {len(loose)} beside its sub-folders do not count" if loose else ""
+            raise ConfigError(f"no files in the folder {self.name} (hidden ones do not count{beside})")
+        if classes:
+            self.classes = classes
+            self.labels = np.repeat(np.arange(len(classes)), [len(paths) for paths in found])
+        self.paths = Paths.of(folder, names)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def sizes(self, ids: Sequence[int]) -> list[int]:
+        """Of the files as they are now."""
+        return [self._status(number).st_size for number in checked(ids, len(self))]
+
+    def key(self, number: int) -> bytes:
+        """See `file_key`."""
+        checked((number,), len(self))
+        return file_key(self.paths.encoded(number))
+
+    def version(self, number: int) -> bytes:
+        """See `file_version`."""
+        checked((number,), len(self))
+        return file_version(self._status(number))
+
+    def _status(self, number: int) -> os.stat_result:
+        path = self.paths.encoded(number)
+        return retried(partial(os.stat, path), os.fsdecode(path))
+
+    def read(self, ids: Sequence[int]) -> list[bytes]:
+        """The whole files. Of several, the kernel reads the next ones while we copy the first."""
+        paths = [self.paths.encoded(number) for number in checked(ids, len(self))]
+        if len(paths) == 1:
+            return [_read_again(paths[0])]
+        contents: list[bytes] = []
+        for start in range(0, len(paths), _TOGETHER):
+            contents += _read_together(paths[start : start + _TOGETHER])
+        return contents
+
+    def expect(self, ids: Sequence[int]) -> None:
+        """Let the kernel begin to read: the first 256 files, and 64 MiB, of those named."""
+        left = _EXPECTED_BYTES
+
+        def begin(descriptor: int) -> None:
+            nonlocal left
+            left -= _begin(descriptor, left)
+
+        self._each(ids[:_EXPECTED_FILES], begin)
+
+    def release(self, ids: Sequence[int]) -> None:
+        """Drop the files from the page cache."""
+        self._each(ids, drop_from_page_cache)
+
+    def _each(self, ids: Sequence[int], act: Callable[[int], None]) -> None:
+        """Open one after the other. Only advice: whatever fails is left to the reading to tell."""
+        for number in ids:
+            if 0 <= number < len(self):
+                with contextlib.suppress(OSError):
+                    descriptor = os.open(self.paths.encoded(number), _READ_ONLY)
+                    try:
+                        act(descriptor)
+                    finally:
+                        os.close(descriptor)
+
+
+def _begin(descriptor: int, most: int) -> int:
+    length = min(os.fstat(descriptor).st_size, most)
+    read_ahead(descriptor, 0, length)
+    return length
+
+
+def _read_again(path: bytes) -> bytes:
+    return retried(partial(_read_path, path), os.fsdecode(path))
+
+
+def _read_path(path: bytes) -> bytes:
+    descriptor = os.open(path, _READ_ONLY)
+    try:
+        return _read_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(descriptor: int) -> bytes:
+    """What is there, up to the size it has now: it may be cut off or added to meanwhile."""
+    return read_range(descriptor, 0, os.fstat(descriptor).st_size)
+
+
+def read_range(descriptor: int, offset: int, length: int) -> bytes:
+    """Bytes of a file, fewer only where it ends."""
+    content = os.pread(descriptor, length, offset)
+    if len(content) == length:
+        return content
+    parts = [content]
+    read = len(content)
+    while parts[-1] and read < length:
+        parts.append(os.pread(descriptor, length - read, offset + read))
+        read += len(parts[-1])
+    return b"".join(parts)
+
+
+def _read_together(paths: Sequence[bytes]) -> list[bytes]:
+    descriptors: list[int] = []
+    left = _EXPECTED_BYTES
+    contents: list[bytes] = []
+    try:
+        for path in paths:
+            descriptor = -1
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, _READ_ONLY)
+                left -= _begin(descriptor, left)
+            descriptors.append(descriptor)
+        for path, descriptor in zip(paths, descriptors, strict=True):
+            try:
+                contents.append(_read_all(descriptor))
+            except OSError:
+                contents.append(_read_again(path))
+    finally:
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
+    return contents

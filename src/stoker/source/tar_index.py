@@ -1,0 +1,251 @@
+"""Where each sample of a tar shard lies: found out once, kept beside the shard, and believed only for that very shard.
+
+    SHARD.tar.stoker-index     or, where that folder cannot be written, in the user's cache folder, by a digest of its path
+
+    header      what it is, size and modification time of the shard, the counts, a checksum of the rest
+    numbers     int64: starts, ends, firsts, name bounds (samples); offsets, lengths, kinds (members)
+    text        the names of the samples, one after the other, then the kinds, with a zero byte between two
+
+An index that is damaged, or belongs to another state of the shard, is made anew. It is written under another name, then
+renamed.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import secrets
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import IO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import ConfigError, SourceError
+from stoker.source.reading import retried
+
+Numbers = NDArray[np.int64]
+
+SUFFIX = ".stoker-index"
+BLOCK = 512
+_MAGIC = b"stoker tar 1\n"
+_HEADER = struct.Struct("<16sqqqqqq")
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
+_COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
+_DAMAGE = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError)
+
+
+class Stamp(NamedTuple):
+    """The state of a shard: another one as soon as it was changed."""
+
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """As the file system tells it."""
+        return cls(status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShardIndex:
+    """The samples of one shard, and their members."""
+
+    stamp: Stamp
+    extensions: tuple[str, ...]
+    names: bytes
+    starts: Numbers
+    """Of each sample, the offset of its first member's header."""
+    ends: Numbers
+    """And the end of its last member's content."""
+    firsts: Numbers
+    """And the number of its first member, with the number of members at the end."""
+    name_bounds: Numbers
+    offsets: Numbers
+    """Of each member, where its content begins."""
+    lengths: Numbers
+    kinds: Numbers
+    """And its extension, as a number among the extensions."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def name(self, number: int) -> str:
+        """The name of a sample: that of its members up to the first dot."""
+        return self.names[self.name_bounds[number] : self.name_bounds[number + 1]].decode("utf-8", "surrogateescape")
+
+    def only(self, extension: str) -> tuple[Numbers, Numbers]:
+        """Offset and length of each sample's member with this extension; a KeyError that holds the first sample without."""
+        kind = self.extensions.index(extension) if extension in self.extensions else -1
+        found = np.flatnonzero(self.kinds == kind)
+        owners = np.searchsorted(self.firsts, found, side="right") - 1
+        if len(found) < len(self):
+            raise KeyError(int(np.setdiff1d(np.arange(len(self)), owners)[0]))
+        return self.offsets[found], self.lengths[found]
+
+    def extensions_of(self, number: int) -> list[str]:
+        """The extensions of a sample's members."""
+        return [self.extensions[kind] for kind in self.kinds[self.firsts[number] : self.firsts[number + 1]]]
+
+
+def split_name(name: str) -> tuple[str, str] | None:
+    """A member's sample and extension, as WebDataset tells them: at the first dot after the last slash."""
+    match = _NAME.fullmatch(name)
+    return (match[1], match[2].lower()) if match else None
+
+
+def index_of(path: str) -> ShardIndex:
+    """The index of a shard, as it was stored or made now."""
+    stamp = Stamp.of(retried(partial(os.stat, path), path))
+    for place in _places(path):
+        with contextlib.suppress(OSError):
+            with open(place, "rb") as file:
+                stored = _of_bytes(file.read())
+            if stored is not None and stored.stamp == stamp:
+                return stored
+    try:
+        index = retried(partial(_make, path), path)
+    except ConfigError:
+        raise
+    except _DAMAGE as error:
+        raise SourceError(f"the shard {path} is damaged or no tar file: {error}") from error
+    _store(path, _to_bytes(index))
+    return index
+
+
+def _make(path: str) -> ShardIndex:
+    with open(path, "rb") as file:
+        stamp = Stamp.of(os.fstat(file.fileno()))
+        start = file.read(BLOCK)
+        for magic, command in _COMPRESSED.items():
+            if start.startswith(magic):
+                raise ConfigError(
+                    f"the shard {path} is compressed, so its samples have no place of their own: {command} it"
+                )
+        file.seek(0)
+        index = _indexed(path, stamp, file)
+        if Stamp.of(os.fstat(file.fileno())) != stamp:
+            raise tarfile.ReadError("it was changed while it was read")
+        return index
+
+
+def _indexed(path: str, stamp: Stamp, file: IO[bytes]) -> ShardIndex:
+    names: dict[str, int] = {}
+    extensions: dict[str, int] = {}
+    starts: list[int] = []
+    ends: list[int] = []
+    firsts: list[int] = []
+    members: list[tuple[int, int, int]] = []
+    current, seen = None, set[str]()
+    for member, (name, extension) in _members(path, file):
+        if name != current:
+            if name in names:
+                raise ConfigError(
+                    f"in the shard {path}, members of the sample {name!r} are not beside each other ({member.name!r} stands"
+                    " apart): pack it with 'tar --sort=name'"
+                )
+            current = name
+            seen.clear()
+            names[name] = len(starts)
+            starts.append(member.offset)
+            ends.append(0)
+            firsts.append(len(members))
+        if extension in seen:
+            raise ConfigError(f"in the shard {path}, the sample {name!r} has two members {extension!r}")
+        seen.add(extension)
+        members.append((member.offset_data, member.size, extensions.setdefault(extension, len(extensions))))
+        ends[-1] = member.offset_data + member.size
+    if not members:
+        raise ConfigError(f"the shard {path} has no samples: files named like 000123.jpg, with a dot")
+    encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+    bounds = list(itertools.accumulate(map(len, encoded), initial=0))
+    numbers = (starts, ends, [*firsts, len(members)], bounds, *zip(*members, strict=True))
+    return ShardIndex(stamp, tuple(extensions), b"".join(encoded), *(np.array(each, np.int64) for each in numbers))
+
+
+def _members(path: str, file: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, tuple[str, str]]]:
+    with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+        last = -1
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+            if member.offset <= last or member.size < 0 or "\0" in member.name:
+                raise tarfile.ReadError(f"the header at byte {member.offset:,} makes no sense")
+            last = member.offset
+            parts = split_name(member.name)
+            if parts is None or member.isdir():
+                continue
+            if member.islnk() or member.issym():
+                raise ConfigError(
+                    f"in the shard {path}, {member.name!r} is a link, not content: pack it with"
+                    " 'tar --dereference --hard-dereference'"
+                )
+            if member.issparse():
+                raise ConfigError(f"in the shard {path}, {member.name!r} is stored with holes: pack it without '--sparse'")
+            if member.isreg():
+                yield member, parts
+        file.seek(archive.offset)
+        end = file.read(BLOCK)
+        if end.strip(b"\0"):
+            raise tarfile.ReadError(f"there is no header at byte {archive.offset:,}")
+        if len(end) < BLOCK:
+            raise tarfile.ReadError("it was cut off: its end mark is missing")
+        while rest := file.read(1 << 20):
+            if rest.strip(b"\0"):
+                raise tarfile.ReadError("something follows its end mark: join archives with 'tar --concatenate'")
+
+
+def _to_bytes(index: ShardIndex) -> bytes:
+    numbers = np.concatenate(
+        [index.starts, index.ends, index.firsts, index.name_bounds, index.offsets, index.lengths, index.kinds]
+    ).astype("<i8")
+    text = index.names + "\0".join(index.extensions).encode("utf-8", "surrogateescape")
+    body = numbers.tobytes() + text
+    return _HEADER.pack(_MAGIC, *index.stamp, len(index), len(index.kinds), len(index.names), zlib.crc32(body)) + body
+
+
+def _of_bytes(stored: bytes) -> ShardIndex | None:
+    if len(stored) < _HEADER.size:
+        return None
+    magic, size, mtime_ns, samples, members, named, checksum = _HEADER.unpack_from(stored)
+    body = memoryview(stored)[_HEADER.size :]
+    if magic.rstrip(b"\0") != _MAGIC or zlib.crc32(body) != checksum:
+        return None
+    counts = [samples, samples, samples + 1, samples + 1, members, members, members]
+    ends = list(itertools.accumulate(counts, initial=0))
+    numbers = np.frombuffer(body, "<i8", ends[-1]).astype(np.int64, copy=False)
+    text = bytes(body[numbers.nbytes :])
+    extensions = tuple(text[named:].decode("utf-8", "surrogateescape").split("\0"))
+    parts = (numbers[start:stop] for start, stop in itertools.pairwise(ends))
+    return ShardIndex(Stamp(size, mtime_ns), extensions, text[:named], *parts)
+
+
+def _places(path: str) -> list[str]:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    places = [path + SUFFIX]
+    if os.path.isabs(cache):
+        digest = hashlib.blake2b(os.fsencode(path), digest_size=16).hexdigest()
+        places.append(os.path.join(cache, "stoker", digest + SUFFIX))
+    return places
+
+
+def _store(path: str, content: bytes) -> None:
+    """Where it may be written; it is made anew each time where it may not."""
+    for place in _places(path):
+        partial_place = f"{place}.{secrets.token_hex(4)}.partial"
+        try:
+            if not place.startswith(path):
+                os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+            with open(partial_place, "xb") as file:
+                file.write(content)
+            os.rename(partial_place, place)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(partial_place)
+        else:
+            return

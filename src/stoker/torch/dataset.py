@@ -1,0 +1,195 @@
+"""`stoker.Dataset`: samples that are fetched as bytes from a source, and then prepared.
+
+A plain map-style dataset of torch's, so that it works under any loader. What it adds is that fetching and preparing are
+apart: bytes can come from a cache, and under our loader a worker asks the source to read ahead for the orders that wait.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from stoker.cache import intercept
+from stoker.cache.cached import Advice, Cache, read_plainly
+from stoker.cache.store import KEY_BYTES
+from stoker.errors import ConfigError
+from stoker.meter import Tally
+from stoker.source.opening import open_source
+from stoker.source.reading import Bytes, Foresighted, Named, Releasing, Source
+from stoker.units import parse_bytes
+
+Prep = Callable[[memoryview, int, np.random.Generator], Any]
+
+_AT_ONCE = 32
+"""How many samples are fetched before they are prepared."""
+
+
+class Dataset(torch.utils.data.Dataset[Any]):
+    """Samples of a source: `prep(raw, index, rng)` makes each of its bytes.
+
+    `source` is a Source, or what `stoker.open_source` takes: a folder, a glob, tar shards. With `cache="8GB"` the bytes are
+    kept in memory that all processes and jobs of this host share. Draw from `rng` only, and a loader with a seed gives
+    every sample the same randomness, whoever prepares it.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        prep: Prep,
+        *,
+        cache: int | str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not callable(prep):
+            raise ConfigError(f"prep must be a function of (raw, index, rng), not {prep!r}")
+        self.source: Source = open_source(source)
+        self.prep = prep
+        self.is_private = not isinstance(self.source, Named)
+        self._names: Named = self.source if isinstance(self.source, Named) else _Numbered()
+        self._foresighted = self.source if isinstance(self.source, Foresighted) else None
+        self._tally = Tally()
+        self._cache = None
+        if cache is not None:
+            self._cache = Cache(self._names.name, parse_bytes(cache, "cache"), cache_dir, is_private=self.is_private)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def cache_name(self) -> str:
+        """What a cache of its samples is called."""
+        return self._names.name
+
+    @property
+    def has_cache(self) -> bool:
+        """Whether it was given a cache of its own; one of the loader's is used otherwise."""
+        return self._cache is not None
+
+    @property
+    def tally(self) -> Tally:
+        """What was fetched in this process."""
+        return self._tally if self._cache is None else self._cache.tally
+
+    def _current_cache(self) -> Cache | None:
+        if self._cache is not None:
+            return self._cache
+        reads = intercept.current()
+        return None if reads is None else reads.cache
+
+    def fetch(self, ids: Sequence[int]) -> list[Bytes]:
+        """The bytes of some samples."""
+        cache = self._current_cache()
+        wanted = _Wanted(self.source, self._names, ids)
+        if cache is None:
+            return read_plainly(wanted, self._tally)
+        return cache.fetch(wanted, self._advice_on(ids))
+
+    def _advice_on(self, ids: Sequence[int]) -> Advice | None:
+        decided = getattr(_decided, "latest", None)
+        if decided is None:
+            return None
+        kept, evicted = decided
+        _decided.latest = kept, ()  # those are forgotten once
+        positions = {position for position, number in enumerate(ids) if number in kept}
+        return Advice(positions, [self._names.key(number) for number in evicted])
+
+    def expect(self, ids: Sequence[int]) -> None:
+        """These will be fetched soon: begin to read what is not in the cache."""
+        if self._foresighted is None:
+            return
+        cache, names = self._current_cache(), self._names
+        if cache is not None:
+            ids = [number for number in ids if not cache.holds(names.key(number) + names.version(number))]
+        self._foresighted.expect(ids)
+
+    def __getitem__(self, index: int) -> Any:
+        return next(self.__getsamples__([index], _drawn_generators()))
+
+    def __getitems__(self, ids: Sequence[int]) -> list[Any]:
+        """Several, fetched together."""
+        return list(self.__getsamples__(ids, _drawn_generators()))
+
+    def __getsample__(self, index: int, rng: np.random.Generator) -> Any:
+        """One, with the generator that it shall draw from."""
+        return next(self.__getsamples__([index], iter([rng])))
+
+    def __getsamples__(self, ids: Sequence[int], generators: Iterator[np.random.Generator]) -> Iterator[Any]:
+        """Several, as they are prepared, each with its generator."""
+        for start in range(0, len(ids), _AT_ONCE):
+            some = ids[start : start + _AT_ONCE]
+            for raw, index, rng in zip(self.fetch(some), some, generators, strict=False):
+                yield self.prep(memoryview(raw), index, rng)
+
+
+_decided = threading.local()
+
+
+def advise(kept: Iterable[int], evicted: Sequence[int]) -> None:
+    """What a policy has decided on the samples that this thread fetches next: which are kept, and which go for them."""
+    _decided.latest = frozenset(kept), evicted
+
+
+class _Wanted:
+    """A request for samples of a source."""
+
+    def __init__(self, source: Source, names: Named, ids: Sequence[int]) -> None:
+        self._source = source
+        self._ids = ids
+        self.keys = [names.key(number) + names.version(number) for number in ids]
+
+    def sizes(self, positions: list[int]) -> Sequence[int]:
+        return self._source.sizes([self._ids[position] for position in positions])
+
+    def read(self, positions: list[int]) -> Sequence[Bytes]:
+        return self._source.read([self._ids[position] for position in positions])
+
+    def kept(self, positions: list[int]) -> None:
+        if isinstance(self._source, Releasing):
+            self._source.release([self._ids[position] for position in positions])
+
+
+class _Numbered:
+    """Names for the samples of a source that has none: no other job can know what they are."""
+
+    name = "samples by number"
+
+    def key(self, number: int) -> bytes:
+        return number.to_bytes(KEY_BYTES, "big")
+
+    def version(self, number: int) -> bytes:
+        return b""
+
+
+def _drawn_generators() -> Iterator[np.random.Generator]:
+    """Generators that depend on torch's own, as everything under torch's loader does."""
+    while True:
+        yield np.random.Generator(np.random.Philox(key=int(torch.empty((), dtype=torch.int64).random_())))
+
+
+def of_stoker(dataset: Any) -> Dataset | None:
+    """The dataset of ours that another wraps, or that it is itself."""
+    for _ in range(8):
+        if isinstance(dataset, Dataset):
+            return dataset
+        dataset = getattr(dataset, "dataset", None)
+    return None
+
+
+def expecting(dataset: Any) -> Callable[[Sequence[int]], None] | None:
+    """Tells a dataset which samples will be asked for soon; None if it does not want to know."""
+    if isinstance(dataset, Dataset):
+        return dataset.expect
+    if type(dataset) is torch.utils.data.Subset:
+        inner, indices = expecting(dataset.dataset), dataset.indices
+        if inner is not None:
+            return partial(_expect_some, inner, indices)
+    return None
+
+
+def _expect_some(expect: Callable[[Sequence[int]], None], indices: Sequence[int], ids: Sequence[int]) -> None:
+    expect([indices[number] for number in ids])
