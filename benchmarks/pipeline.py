@@ -54,6 +54,7 @@ class Pipeline:
             storage_by_readers=reading,
             cache=self.workers / self.hit_s if self.hit_s else 1e12,
             workers=self.workers,
+            batch=self.batch,
             cores=float(self.cores),
         )
 

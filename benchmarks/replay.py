@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 import harness
-from stoker.cache.policy import POLICIES
 from stoker.cache.replay import Foresight, far_enough, replay, taken
 from stoker.order import Drawn
+from stoker.plan import CACHE_POLICIES
 
 SAMPLES = 20_000
 SHARE = 0.296
@@ -29,7 +29,7 @@ def hit_ratios(x: float, readers: int, epochs: int, after: int, seeds: int) -> d
             ).hit_ratio(after)
             for seed in range(seeds)
         )
-        for policy in POLICIES
+        for policy in CACHE_POLICIES
     }
 
 

@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stoker.checkpoint.checkpointer import Checkpointer as Checkpointer
     from stoker.checkpoint.checkpointer import CheckpointStats as CheckpointStats
+    from stoker.decide.model import Prediction as Prediction
+    from stoker.decide.model import Share as Share
+    from stoker.decide.model import predict as predict
     from stoker.meter import LoaderStats as LoaderStats
     from stoker.plan import Plan as Plan
+    from stoker.profile import Profile as Profile
+    from stoker.profile import Rates as Rates
     from stoker.source.opening import open_source as open_source
     from stoker.torch.dataset import Dataset as Dataset
     from stoker.torch.loader import DataLoader as DataLoader
@@ -24,10 +29,29 @@ _HOMES = {
     "Dataset": "stoker.torch.dataset",
     "LoaderStats": "stoker.meter",
     "Plan": "stoker.plan",
+    "Prediction": "stoker.decide.model",
+    "Profile": "stoker.profile",
+    "Rates": "stoker.profile",
+    "Share": "stoker.decide.model",
     "open_source": "stoker.source.opening",
+    "predict": "stoker.decide.model",
 }
 
-__all__ = ["CheckpointStats", "Checkpointer", "DataLoader", "Dataset", "LoaderStats", "Plan", "__version__", "open_source"]
+__all__ = [
+    "CheckpointStats",
+    "Checkpointer",
+    "DataLoader",
+    "Dataset",
+    "LoaderStats",
+    "Plan",
+    "Prediction",
+    "Profile",
+    "Rates",
+    "Share",
+    "__version__",
+    "open_source",
+    "predict",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -22,7 +22,7 @@ LIMITS = ("gpu", "prep", "fetch")
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast each stage is when it is alone: all that the cost model knows of a job. Those of one rank, if there are several."""
+    """How fast each stage is when it is alone: all that the cost model knows of a job, or of one of its ranks."""
 
     gpu: float
     """The training loop with batches that are on the device already."""
@@ -41,6 +41,8 @@ class Rates:
     """How many `prep`, `storage` and `cache` are for; 0 is a loader that does everything in the training loop."""
     cores: float = 0.0
     """How many the measurements had; 0 is unknown."""
+    batch: int = 0
+    """Samples in a batch; the times of small ones differ more. 0 is unknown, and many."""
     prep_busy: float = 1.0
     """The part of the time of preparing that a core is busy; the rest of it is waiting."""
     loop_cores: float = 0.0
@@ -122,7 +124,7 @@ class Advice:
     gain: float
     """How many times as fast as now, less one."""
     apply: str = ""
-    """An option of `stoker run`, or empty where no command can do it."""
+    """An option of `stoker run` or an argument of the loader; empty where neither can do it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,11 @@ class Profile:
             (self.confidence, "confidence"), (self, ""),
         ):  # fmt: skip
             _check_numbers(part, name)
-        for name, value in (("stalls.prep", self.stalls.prep), ("stalls.fetch", self.stalls.fetch), ("cached", self.cached)):
+        for name, value in (
+            ("stalls.prep", self.stalls.prep),
+            ("stalls.fetch", self.stalls.fetch),
+            ("cached", self.cached),
+        ):
             if value > 1:
                 raise ConfigError(f"{name} is a fraction from 0 to 1, not {value}")
         for name, count in (("batch_size", self.batch_size), ("prefetch", self.prefetch), ("world", self.world)):
@@ -193,7 +199,8 @@ class Profile:
             raise ConfigError(f"version must be {VERSION}, the only one that is known, not {document.get('version')!r}")
         rates, host = document.get("rates"), document.get("host")
         if isinstance(rates, dict) and isinstance(host, dict):  # a short document says these once
-            said = {"workers": document.get("workers", 0), "cores": _per_rank(host.get("cores"), document.get("world", 1))}
+            cores = _per_rank(host.get("cores"), document.get("world", 1))
+            said = {"workers": document.get("workers", 0), "batch": document.get("batch_size", 0), "cores": cores}
             document = {**document, "rates": said | rates}
         profile: Self = _read(cls, document, "")
         return profile

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from stoker.cache.ledger import Admission, Ledger
-from stoker.cache.policy import FAR, POLICIES, KeepFirst, LeastRecent, make_policy
+from stoker.cache.policy import FAR, KeepFirst, LeastRecent, make_policy
 from stoker.errors import ConfigError
+from stoker.plan import CACHE_POLICIES
 
 KEYS = st.integers(0, 9)
 GAPS = st.one_of(st.none(), st.integers(1, 40))
@@ -19,7 +20,7 @@ class LedgerMachine(RuleBasedStateMachine):
     """Samples are used, or offered ahead of their use, or lost. The model is a list, the least recently used first."""
 
     @initialize(
-        name=st.sampled_from(POLICIES),
+        name=st.sampled_from(CACHE_POLICIES),
         capacity=st.integers(0, 30),
         sizes=st.lists(st.integers(0, 12), min_size=10, max_size=10),
     )
@@ -153,7 +154,7 @@ def test_a_policy_that_names_one_twice_does_not_exceed_the_capacity() -> None:
     assert ledger.admit(2, 4) == Admission(kept=True, evicted=(0, 1))
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", CACHE_POLICIES)
 def test_impossible_sizes(name: str) -> None:
     with pytest.raises(ConfigError, match="capacity"):
         Ledger(-1, make_policy(name, lambda key: FAR))

@@ -6,11 +6,12 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cache.policy_contract import PolicyContract, Uses
 
 from stoker.cache.ledger import Ledger
-from stoker.cache.policy import FAR, POLICIES, KeepFirst, LeastRecent, Policy, ReuseDistance, make_policy
+from stoker.cache.policy import FAR, KeepFirst, LeastRecent, Policy, ReuseDistance, make_policy
 from stoker.errors import ConfigError
+from stoker.plan import CACHE_POLICIES
+from stoker.testing import PolicyContract, Uses
 
 
 class TestKeepFirst(PolicyContract):
@@ -110,9 +111,9 @@ def test_reuse_distance_has_as_many_hits_as_possible(trace: list[int], capacity:
 
 
 def test_policies_by_name() -> None:
-    kinds = [type(make_policy(name, lambda key: FAR)) for name in POLICIES]
-    assert kinds == [KeepFirst, LeastRecent, ReuseDistance]
-    with pytest.raises(ConfigError, match="keep-first, lru, reuse-distance"):
+    kinds = [type(make_policy(name, lambda key: FAR)) for name in CACHE_POLICIES]
+    assert kinds == [KeepFirst, ReuseDistance, LeastRecent]
+    with pytest.raises(ConfigError, match="keep-first, reuse-distance, lru"):
         make_policy("fifo")
     with pytest.raises(ConfigError, match="seed"):
         make_policy("reuse-distance")

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cache.policy import FAR, POLICIES
+from stoker.cache.policy import FAR
 from stoker.cache.replay import EpochReplay, Foresight, ReplayResult, far_enough, replay, taken
 from stoker.errors import ConfigError
 from stoker.order import Drawn
+from stoker.plan import CACHE_POLICIES
 
 SAMPLES = 8000
 
@@ -66,7 +67,7 @@ def test_the_papers_example_of_four_samples_and_room_for_two() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.sampled_from(POLICIES), st.integers(0, 40), st.integers(0, 99))
+@given(st.sampled_from(CACHE_POLICIES), st.integers(0, 40), st.integers(0, 99))
 def test_alone_no_policy_has_more_hits_than_there_is_room(policy: str, capacity: int, seed: int) -> None:
     result = replay(Drawn(40, seed), capacity=capacity, policy=policy, epochs=4)
     assert result.epochs[0].hits == 0

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,7 +72,19 @@ class TestManyFiles(SourceContract):
 
 
 def test_classes_and_order_are_those_of_image_folder(tmp_path: Path) -> None:
-    put(tmp_path, "b/2.x", "b/10.x", "a/z.x", "a/n/1.x", "a/n-1/2.x", "a/n/m/3.x", "B/1.x", "beside.txt", "a/.hidden", ".no/1")
+    put(
+        tmp_path,
+        "b/2.x",
+        "b/10.x",
+        "a/z.x",
+        "a/n/1.x",
+        "a/n-1/2.x",
+        "a/n/m/3.x",
+        "B/1.x",
+        "beside.txt",
+        "a/.hidden",
+        ".no/1",
+    )
     (tmp_path / "empty").mkdir()
     files = Files(tmp_path)
     assert files.classes == ["B", "a", "b", "empty"]
@@ -214,13 +227,13 @@ def test_file_that_went_away_or_became_a_folder_is_named(tmp_path: Path, ids: li
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
-def test_file_that_is_not_ours_to_read_is_named(tmp_path: Path) -> None:
-    put(tmp_path, "a")
-    os.chmod(tmp_path / "a", 0)
-    files = Files(tmp_path)
-    for folder in (tmp_path, *tmp_path.parents[:-2]):
+def test_file_that_is_not_ours_to_read_is_named() -> None:
+    with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
-    assert in_child(lambda: files.read([0]), as_user=65534) == f"SampleNotFound: {tmp_path}/a cannot be read: Permission denied"
+        os.chmod(put(Path(folder), "a")[0], 0)
+        files = Files(folder)
+        said = in_child(lambda: files.read([0]), as_user=65534)
+    assert said == f"SampleNotFound: {folder}/a cannot be read: Permission denied"
 
 
 def in_child(act: Callable[[], object], as_user: int) -> str:
@@ -257,7 +270,9 @@ class Flaky:
 
 
 @pytest.mark.parametrize("ids", [[0], [0, 1]])
-def test_faults_that_pass_are_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[int], open_files: int) -> None:
+def test_faults_that_pass_are_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[int], open_files: int
+) -> None:
     put(tmp_path, "a", "b")
     files = Files(tmp_path)
     monkeypatch.setattr(module.os, "pread", Flaky(fails=3))

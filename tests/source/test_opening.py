@@ -17,7 +17,15 @@ from stoker.testing import Synthetic
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("images/cat/1.jpg", "images/dog/2.jpg", "flat/1.jpg", "flat/2.png", "mixed/1.jpg", "mixed/readme", "odd[1]/x"):
+    for name in (
+        "images/cat/1.jpg",
+        "images/dog/2.jpg",
+        "flat/1.jpg",
+        "flat/2.png",
+        "mixed/1.jpg",
+        "mixed/readme",
+        "odd[1]/x",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(name.encode())
     for name in ("shards/s-08.tar", "shards/s-09.tar", "shards/s-10.tar", "mixed/s.tar"):

@@ -38,7 +38,11 @@ class TestWrapped(SourceContract):
     @pytest.fixture(params=[Throttled, Slow, Failing])
     def source(self, request: pytest.FixtureRequest) -> Source:
         inner = Synthetic(5, 10)
-        wrappers = {Throttled: lambda: Throttled(inner, 1e9), Slow: lambda: Slow(inner, 1e-6), Failing: lambda: Failing(inner, [])}
+        wrappers = {
+            Throttled: lambda: Throttled(inner, 1e9),
+            Slow: lambda: Slow(inner, 1e-6),
+            Failing: lambda: Failing(inner, []),
+        }
         return wrappers[request.param]()
 
     @pytest.fixture

@@ -149,10 +149,10 @@ class Cache:
                 for position in self._worth_keeping(missing, request, advice):
                     (claimed if opened.claims.claim(request.keys[position]) else theirs).append(position)
             ours = [position for position in missing if position not in theirs]
-            self._take_in(ours, claimed, claimed, request, result, evicted)
+            self._take_in(ours, claimed, request, result, evicted)
             for position in theirs:  # no claim is held while one waits for another's
                 claimed = [position] if opened is not None and opened.claims.wait(request.keys[position]) else []
-                self._take_in([position], [position], claimed, request, result, ())
+                self._take_in([position], claimed, request, result, ())
         self.tally.spent(now() - began)
         return result
 
@@ -164,16 +164,15 @@ class Cache:
     def _take_in(
         self,
         positions: list[int],
-        again: list[int],
         claimed: list[int],
         request: Request,
         result: list[Any],
         evicted: Sequence[bytes],
     ) -> None:
-        """Read what is missing, after a second look at what others may have kept since; keep what is claimed."""
+        """Read what others have not kept since we looked; keep what is claimed."""
         opened = self._open()
         try:
-            for position in again:
+            for position in positions:
                 result[position] = self.get(request.keys[position])
             unread = [position for position in positions if result[position] is None]
             if unread:

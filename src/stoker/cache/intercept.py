@@ -24,6 +24,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from stoker.cache.cached import Cache
 from stoker.source.files import drop_from_page_cache, file_key, file_version
 from stoker.source.reading import Bytes
@@ -157,6 +159,10 @@ def _replace() -> None:
     if builtins.open is _opening:
         return
     builtins.open = io.open = _opening
+    with contextlib.suppress(AttributeError):  # where NumPy's text readers keep what they found when they were first used
+        openers = np.lib._datasource._file_openers  # type: ignore[attr-defined]
+        openers._load()
+        openers._file_openers[None] = _opening
     if "soundfile" in sys.modules:
         _replace_in_soundfile(sys.modules["soundfile"])
     else:

@@ -3,9 +3,8 @@
 The rule: what is resident never exceeds the capacity, under any policy. Room is made for a newcomer in full or not at all:
 one that is passed by costs nobody a place. A live cache is a ledger and bytes, a simulation a ledger alone.
 
-    absent --admit, room--> resident --look--> resident, a hit
-       ^  <--admit, none--     |
-       +--- evicted, forget ---+
+    absent --admit, if there is room--> resident
+    resident --evicted for another, or forget--> absent
 """
 
 from dataclasses import dataclass

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from stoker.errors import ConfigError
+from stoker.plan import CACHE_POLICIES
 
 NextUse = Callable[[int], int]
 """The position of a key's next use as of now, or `FAR`. Positions are only compared."""
 
 FAR = (1 << 63) - 1
 """The position of a use that is not in sight."""
-
-POLICIES = ("keep-first", "lru", "reuse-distance")
 
 _SLACK = 64
 
@@ -148,7 +147,7 @@ def make_policy(name: str, next_use: NextUse | None = None) -> Policy:
     if name == "lru":
         return LeastRecent()
     if name != "reuse-distance":
-        raise ConfigError(f"there is no cache policy {name!r}; choose one of {', '.join(POLICIES)}")
+        raise ConfigError(f"there is no cache policy {name!r}; choose one of {', '.join(CACHE_POLICIES)}")
     if next_use is None:
         raise ConfigError("the cache policy 'reuse-distance' needs an order known in advance: one drawn from a seed")
     return ReuseDistance(next_use)

@@ -127,6 +127,7 @@ class Shelf:
                 folder.chmod(0o700)
                 (folder / "claims").touch(0o600)
                 unseen = folder / "about.new"
+                unseen.touch(0o600)
                 unseen.write_text(json.dumps({"version": 1, "name": name, "private": is_private}))
                 unseen.rename(folder / "about.json")
             os.utime(folder / "about.json")
@@ -151,25 +152,27 @@ class Shelf:
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
         """Remove caches that nobody uses until the budget can be held; an error that says how much can be, if it cannot."""
-        others = sorted((other for other in self._found() if other.folder != folder), key=lambda other: other.used_at)
-        idle = [other for other in others if not other.jobs]
-        for other in [other for other in idle if other.is_private]:
-            idle.remove(other)
+        others = [other for other in self._found() if other.folder != folder and not other.jobs]
+        for other in [other for other in others if other.is_private]:
             self._remove(other)
-        while True:
-            own = _occupied(folder)
-            place = os.statvfs(self.folder)
-            free = place.f_bavail * place.f_frsize
-            if file_system(self.folder) in ("tmpfs", "ramfs"):  # whose pages are charged to whoever touches them
-                free = min(free, headroom_bytes() - RESERVE_BYTES)
-            if budget_bytes <= free + own:
-                return
-            if not idle:
-                raise ConfigError(
-                    f"a cache of {format_bytes(budget_bytes)} cannot be held: {self.folder} and the memory of this process "
-                    f"have room for {format_bytes(max(0, free + own))}. Ask for less, or for another folder (cache_dir)."
-                )
+        idle = sorted((other for other in others if not other.is_private), key=lambda other: other.used_at)
+        room = self._room() + _occupied(folder)
+        most = room + sum(other.stats.occupied_bytes for other in idle)
+        if budget_bytes > most:
+            raise ConfigError(
+                f"a cache of {format_bytes(budget_bytes)} cannot be held: {self.folder} and the memory of this process "
+                f"have room for {format_bytes(max(0, most))}. Ask for less, or for another folder (cache_dir)."
+            )
+        while budget_bytes > room and idle:
             self._remove(idle.pop(0))
+            room = self._room() + _occupied(folder)
+
+    def _room(self) -> int:
+        place = os.statvfs(self.folder)
+        free = place.f_bavail * place.f_frsize
+        if file_system(self.folder) in ("tmpfs", "ramfs"):  # whose pages are charged to whoever touches them
+            free = min(free, headroom_bytes() - RESERVE_BYTES)
+        return free
 
     def caches(self) -> list[Found]:
         """All of them, the one used last first."""

@@ -25,7 +25,8 @@ except ImportError:
 
 KEY_BYTES = 16
 """A key names an item; what follows it, if anything, is the item's version."""
-READERS = 4096
+READERS = 2048
+_READER_BYTES = 64
 RESERVE_BYTES = 64 << 20
 """Memory that is left to the training, whatever the budget says."""
 _LOOK_AGAIN_BYTES = 32 << 20
@@ -58,6 +59,7 @@ class Store:
         self._fork_lock = threading.Lock()  # no transaction is open while the process forks
         self._unlooked = _LOOK_AGAIN_BYTES
         self._map_bytes = _MAP_BYTES
+        _allocate(folder / "lock.mdb", READERS * _READER_BYTES + 8192)
         self._environment = self._open()
         self._environment.reader_check()
         self._inode = self._file.stat().st_ino
@@ -152,6 +154,15 @@ class Store:
     def close(self) -> None:
         """Close it in this process."""
         self._environment.close()
+
+
+def _allocate(path: Path, size: int) -> None:
+    """LMDB maps this file and writes to it: on a full file system that is an error here, and would end the process there."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
 
 
 def _used(transaction: Any) -> int:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import stoker
-from stoker.cli import cache, checkpoint, doctor, run
+from stoker.cli import cache, checkpoint, doctor, run, whatif
 from stoker.errors import StokerError
 
-_COMMANDS = {"cache": cache, "checkpoint": checkpoint, "doctor": doctor, "run": run}
+_COMMANDS = {"cache": cache, "checkpoint": checkpoint, "doctor": doctor, "run": run, "whatif": whatif}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -24,6 +24,8 @@ from stoker.errors import ConfigError
 from stoker.profile import Confidence, Rates
 
 POLICIES = ("keep-first", "reuse-distance", "lru")
+_ORDER = 0.5
+"""How much batches of uneven times cost, because the loop takes them in order; from simulations."""
 AT_LIMIT = 0.98
 """A loop that reaches this part of its own rate is not held up by data."""
 
@@ -153,13 +155,18 @@ class _Job:
         self.hits = hit_ratio(share.cached, share.policy)
         self.spread = rates.spread
         self.busy = rates.prep_busy
+        self.batch = rates.batch
         handover_s = 1 / rates.handover if rates.handover else 0.0
         self.loop = 1 / (1 / (rates.gpu * share.gpu_factor) + handover_s)
         self.loop_core_s = rates.loop_cores / rates.gpu
         counted = max(1, rates.workers)
         self.cache_s = counted / rates.cache if rates.cache else 0.0
         self.reads_inside = not rates.cache or rates.prep <= rates.cache
-        own = rates.prep_by_threads if share.threads and rates.prep_by_threads else {**rates.prep_by_workers, counted: rates.prep}
+        own = (
+            rates.prep_by_threads
+            if share.threads and rates.prep_by_threads
+            else {**rates.prep_by_workers, counted: rates.prep}
+        )
         self._learn_prep(_points(own), (rates.cores or math.inf) / self.busy if self.busy else math.inf, cautious)
         store = _points({**rates.storage_by_readers, counted: rates.storage or rates.storage_by_readers.get(counted, 0.0)})
         if len(store) == 1 and not cautious:  # as if one reader alone could have all of it: the published formula
@@ -192,7 +199,9 @@ class _Job:
         if not self.workers or not self.loop_core_s or math.isinf(self.cores):
             return self.preparing(self.readers, self.cores, hits)
         at_most = self.cores / self.loop_core_s
-        return last_root(lambda rate: self.preparing(self.readers, self.cores - rate * self.loop_core_s, hits) - rate, at_most)
+        return last_root(
+            lambda rate: self.preparing(self.readers, self.cores - rate * self.loop_core_s, hits) - rate, at_most
+        )
 
     def fetch_rate(self) -> float:
         """Reading alone."""
@@ -217,7 +226,14 @@ class _Job:
             return self.preparing(self.workers, cores, 1.0)
         chance = (self.spread + hits + (1 - hits) * self.spread) / 2
         rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.store, 1 - hits, chance)
+        rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
         return rate if self.reads_inside else min(rate, self.fetch_rate())
+
+    def _uneven(self, rate: float, cores: float, hits: float) -> float:
+        """The squared spread of the times of batches that comes from reading some samples and not others."""
+        cycle_s = self.workers / rate
+        fetch_s = max(0.0, cycle_s - self.workers / self.preparing(self.workers, cores, hits)) / (1 - hits)
+        return (hits + self.spread**2) * (1 - hits) * (fetch_s / cycle_s) ** 2 / self.batch if self.batch else 0.0
 
     def limit(self, rate: float, prep: float, fetch: float) -> str:
         """The stage that is the slowest; the loop, if it is not held up."""

@@ -87,23 +87,23 @@ class TarShards:
 
     def expect(self, ids: Sequence[int]) -> None:
         """Let the kernel begin to read the first 64 MiB of those named."""
-        left = _EXPECTED_BYTES
+        descriptors, left = self._descriptors.get(), _EXPECTED_BYTES
         for number in ids:
             if 0 <= number < len(self) and left:
                 shard, offset, length = self._range(number)
                 length = min(length, left)
                 left -= length
                 with contextlib.suppress(OSError):
-                    read_ahead(self._descriptors.get().get(self.paths[shard]).number, offset, length)
+                    read_ahead(descriptors.get(self.paths[shard]).number, offset, length)
 
     def release(self, ids: Sequence[int]) -> None:
         """Drop the pages that hold nothing but one of these from the page cache."""
+        descriptors = self._descriptors.get()
         for number in ids:
-            if 0 <= number < len(self):
+            if 0 <= number < len(self) and self._lengths[number]:
                 shard, offset, length = self._range(number)
-                if length:
-                    with contextlib.suppress(OSError):
-                        drop_from_page_cache(self._descriptors.get().get(self.paths[shard]).number, offset, length)
+                with contextlib.suppress(OSError):
+                    drop_from_page_cache(descriptors.get(self.paths[shard]).number, offset, length)
 
     def _shard(self, number: int) -> int:
         return bisect.bisect_right(self._firsts, number) - 1

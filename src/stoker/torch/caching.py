@@ -51,9 +51,11 @@ class Caching:
         self._steering: Steering | None = None
         self._intercepts = ours is None
         self._expect = expecting(dataset)
-        self._tallies: list[Tally] = [] if ours is None else [ours.tally]
+        self._tally: Tally | None = None
         if self.reads is not None:
-            self._tallies.append(self.reads.cache.tally)
+            self._tally = self.reads.cache.tally
+        elif ours is not None:
+            self._tally = ours.tally
         self._has_warned = False
 
     def begin(self) -> Callable[[Any], None] | None:
@@ -86,13 +88,7 @@ class Caching:
 
     def take(self) -> Counts | None:
         """What was counted in this process since the last time; None where nothing is."""
-        if not self._tallies:
-            return None
-        first = self._tallies[0].take()
-        if len(self._tallies) == 1:
-            return first
-        added: Any = (mine + other for mine, other in zip(first, self._tallies[1].take(), strict=True))
-        return tuple(added)  # type: ignore[return-value]
+        return None if self._tally is None else self._tally.take()
 
     def warn_if_useless(self, meter: Meter) -> None:
         """At the end of an epoch: say once that no file was seen, if so."""

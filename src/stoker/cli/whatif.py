@@ -1,0 +1,156 @@
+"""Predict the speed of a job with other cores, cache, storage or device, from its profile.
+
+PROFILE is what `stoker analyze` wrote. Without options: tables of all four, the smallest cache and the fewest cores that
+remove the stall, and what would help most. With options, the prediction for these together.
+"""
+
+import argparse
+import json
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+from stoker.decide.model import Share, predict
+from stoker.decide.whatif import Row, advise, as_measured, fewest_cores, on_cores, smallest_cache, table
+from stoker.errors import ConfigError
+from stoker.profile import Profile
+from stoker.units import parse_rate
+
+_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_FACTORS = (1.0, 2.0, 4.0)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument("profile", metavar="PROFILE", help="a profile.json")
+    parser.add_argument(
+        "--cores", metavar="N[,N...]", help="so many cores with a worker each, on this host or a larger one"
+    )
+    parser.add_argument("--cache", metavar="FRACTION", help="the part of the dataset that is cached: 0.35, or 35%%")
+    parser.add_argument(
+        "--storage", metavar="RATE", help="what storage gives to these workers: 530MB/s, or 2x of what it was"
+    )
+    parser.add_argument("--gpu", metavar="FACTOR", help="a device so many times as fast: 2")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the predictions."""
+    profile = Profile.load(options.profile)
+    now = as_measured(profile)
+    tables = _asked(profile, now, options) or _all(profile, now)
+    share = tables["asked"][0].share if "asked" in tables else now
+    answers = {
+        "smallest_cache": asdict(smallest_cache(profile.rates, replace(share, cached=0.0))),
+        "fewest_cores": asdict(fewest_cores(profile.rates, share)),
+    }
+    measured = Row(now, predict(profile.rates, now, profile.confidence))
+    if options.json:
+        plain = {name: [_plain(row) for row in rows] for name, rows in tables.items()}
+        document = {"now": _plain(measured), **plain, **answers, "advice": [asdict(one) for one in advise(profile)]}
+        print(json.dumps(document, indent=2))
+        return 0
+    groups = [
+        [("as measured", measured)],
+        *([(_label(name, row.share), row) for row in rows] for name, rows in tables.items()),
+    ]
+    width = max(len(label) for group in groups for label, _ in group)
+    print(_line(width, "", "samples/s", "95 % band", "limit", "stall: prep", "fetch"))
+    print("\n\n".join("\n".join(_row(width, label, row) for label, row in group) for group in groups))
+    print(f"\nSmallest cache without a stall: {_answer(answers['smallest_cache'], '{:.0%}')}")
+    print(f"Fewest cores without a stall: {_answer(answers['fewest_cores'], '{:g}')}")
+    return 0
+
+
+def _asked(profile: Profile, now: Share, options: argparse.Namespace) -> dict[str, list[Row]]:
+    """One prediction for each number of cores, with everything else that was asked for."""
+    if options.cores is options.cache is options.storage is options.gpu is None:
+        return {}
+    share = now
+    if options.cache is not None:
+        share = replace(share, cached=_number(options.cache, "--cache"))
+    if options.storage is not None:
+        share = replace(share, storage_factor=_storage(profile, options.storage))
+    if options.gpu is not None:
+        share = replace(share, gpu_factor=_number(options.gpu.removesuffix("x"), "--gpu"))
+    shares = (
+        [share] if options.cores is None else [on_cores(profile.rates, share, count) for count in _counts(options.cores)]
+    )
+    return {"asked": [Row(one, predict(profile.rates, one, profile.confidence)) for one in shares]}
+
+
+def _all(profile: Profile, now: Share) -> dict[str, list[Row]]:
+    rates, sure, most = profile.rates, profile.confidence, max(2, round(2 * (profile.rates.cores or profile.workers)))
+    counts = sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+    tables = {
+        "cores": table(rates, now, "cores", counts, sure),
+        "cache": table(rates, now, "cached", _FRACTIONS, sure),
+        "lru": table(rates, replace(now, policy="lru"), "cached", _FRACTIONS[1:-1], sure),
+        "storage": table(rates, now, "storage_factor", _FACTORS, sure),
+        "gpu": table(rates, now, "gpu_factor", _FACTORS, sure),
+    }
+    if not rates.storage:
+        for name in ("cache", "lru", "storage"):
+            del tables[name]
+    return tables
+
+
+def _storage(profile: Profile, text: str) -> float:
+    if text.endswith("x"):
+        return _number(text[:-1], "--storage")
+    rate = parse_rate(text, "--storage")
+    if not profile.dataset.sample_bytes or not profile.rates.storage:
+        raise ConfigError("--storage in bytes needs the dataset's size and the storage rate in the profile: say 2x instead")
+    return rate / profile.world / profile.dataset.sample_bytes / profile.rates.storage
+
+
+def _number(text: str, what: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ConfigError(f"{what} is a number, not {text!r}") from None
+    if not math.isfinite(value):
+        raise ConfigError(f"{what} is a finite number, not {text!r}")
+    return value
+
+
+def _counts(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in words):
+        raise ConfigError(f"--cores is a number from 1, or several with commas between them, not {text!r}")
+    return [int(word) for word in words]
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """JSON has no infinity: a stage that costs nothing has no rate."""
+    values = asdict(row.share) | asdict(row.prediction)
+    return {name: None if isinstance(value, float) and math.isinf(value) else value for name, value in values.items()}
+
+
+def _label(name: str, share: Share) -> str:
+    if name == "cores":
+        return f"{share.workers} core{'s' if share.workers != 1 else ''}, a worker each"
+    if name in ("cache", "lru"):
+        return f"{share.cached:.0%} cached, {share.policy}"
+    if name == "storage":
+        return f"storage x {share.storage_factor:g}"
+    if name == "gpu":
+        return f"device x {share.gpu_factor:g}"
+    words = f"{share.workers} worker{'s' if share.workers != 1 else ''}, {share.cached:.0%} cached"
+    words += f", storage x {share.storage_factor:.2g}" if share.storage_factor != 1 else ""
+    return words + (f", device x {share.gpu_factor:g}" if share.gpu_factor != 1 else "")
+
+
+def _row(width: int, label: str, row: Row) -> str:
+    seen = row.prediction
+    rate, band = f"{'~' if seen.extrapolated else ''}{seen.rate:,.0f}", f"{seen.low:,.0f}..{seen.high:,.0f}"
+    return _line(width, label, rate, band, seen.limit, f"{seen.prep_stall:.0%}", f"{seen.fetch_stall:.0%}")
+
+
+def _line(width: int, *cells: str) -> str:
+    label, rate, band, limit, prep, fetch = cells
+    return f"{label:{width}} {rate:>11} {band:>17}  {limit:6}{prep:>12}{fetch:>7}".rstrip()
+
+
+def _answer(answer: dict[str, Any], form: str) -> str:
+    return f"none; {answer['reason']}" if answer["value"] is None else f"{form.format(answer['value'])}; {answer['reason']}"

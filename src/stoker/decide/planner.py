@@ -1,0 +1,137 @@
+"""Profile in, plan out: workers, prefetch and cache, each with its reason. Pure.
+
+A value is set only where the cost model says that it matters, or where it says that what there is should stay. The text
+of a plan has every reason beside its value.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from stoker.decide.model import AT_LIMIT, Prediction, Share, hit_ratio, predict
+from stoker.decide.whatif import as_measured, best_workers, cache_room, room_bytes, smallest_cache
+from stoker.plan import Plan
+from stoker.profile import Profile
+from stoker.units import format_bytes
+
+_AS_GOOD = 0.97
+"""Threads that reach this part of what processes do share memory, start at once and need no pickling: take them."""
+_SPARE = 1.1
+"""A cache is planned so much larger than the model says is enough."""
+_CHEAP = 0.25
+"""A cache that takes no more than this part of the room is not made smaller."""
+_LEAST_PREFETCH, _MOST_PREFETCH = 2, 8
+_WAIT = 0.005
+"""Prefetch is so deep that chance alone makes the loop wait for less than this part of its time."""
+_PLACES = {
+    "loader": {"workers": "workers", "num_workers": "num_workers", "prefetch": "prefetch_factor"},
+    "cache": {"capacity_bytes": "cache_bytes", "policy": "cache_policy", "dir": "cache_dir"},
+    "checkpoint": {"overhead": "overhead"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A plan, the reason of each of its values by the name of Plan's field, and what is expected of it."""
+
+    plan: Plan
+    reasons: Mapping[str, str]
+    share: Share
+    before: Prediction
+    after: Prediction
+
+
+def decide(profile: Profile) -> Decision:
+    """The plan for another run of the same script on the same host."""
+    rates, now = profile.rates, as_measured(profile)
+    before = predict(rates, now, profile.confidence)
+    values: dict[str, str | int] = {}
+    reasons: dict[str, str] = {}
+    share = now
+    if before.stall < 1 - AT_LIMIT:
+        values["num_workers"] = profile.workers
+        reasons["num_workers"] = f"as it was: the loop waits for data during {before.stall:.1%} of its time"
+    else:
+        roomy = replace(now, cached=max(now.cached, cache_room(profile) if rates.storage else 0.0))
+        share = replace(roomy, workers=best_workers(rates, roomy))
+        values["num_workers"] = share.workers or 0
+        reasons["num_workers"] = _workers_reason(profile, share)
+        share = _cache(profile, share, values, reasons)
+    if share.workers:
+        share = _kind(profile, share, values, reasons)
+        values["prefetch_factor"] = _prefetch(profile, share)
+        samples = f"{profile.batch_size} sample{'s' if profile.batch_size > 1 else ''}"
+        reasons["prefetch_factor"] = f"batches ahead for each worker, so that times of batches of {samples} even out"
+    return Decision(Plan.of_values(values), reasons, share, before, predict(rates, share, profile.confidence))
+
+
+def _workers_reason(profile: Profile, share: Share) -> str:
+    count, cores = share.workers or 0, profile.rates.cores
+    expected = predict(profile.rates, share)
+    rate = expected.rate
+    if count == profile.workers:
+        return f"as it was: no other number on {cores:g} cores gives more than {rate:,.0f} samples/s"
+    why = f"{rate:,.0f} samples/s, where {profile.workers} give {predict(profile.rates, _with(share, profile)).rate:,.0f}"
+    why += "; more than cores, because they wait for much of their time" if cores and count > cores else ""
+    return why + (f"; uncertain, at least {expected.low:,.0f}" if expected.extrapolated else "")
+
+
+def _with(share: Share, profile: Profile) -> Share:
+    return replace(share, workers=profile.workers)
+
+
+def _cache(profile: Profile, share: Share, values: dict[str, str | int], reasons: dict[str, str]) -> Share:
+    """The smallest cache that is as good as the largest that fits."""
+    rates, size = profile.rates, profile.dataset.bytes
+    without = predict(rates, replace(share, cached=0.0)).rate
+    with_all = predict(rates, share).rate
+    if share.cached <= profile.cached or with_all < without / AT_LIMIT:
+        return replace(share, cached=profile.cached)
+    enough = smallest_cache(rates, replace(share, cached=0.0), target=with_all).value
+    fraction = min(share.cached, (share.cached if enough is None else enough) * _SPARE)
+    if fraction > 0.9 * share.cached or share.cached * size <= _CHEAP * room_bytes(profile):
+        fraction = share.cached
+    values["cache_bytes"] = max(1, math.ceil(fraction * size))
+    estimate = "" if profile.dataset.bytes_known else ", an estimate"
+    reasons["cache_bytes"] = (
+        f"{fraction:.0%} of {format_bytes(size)}{estimate}: {with_all:,.0f} samples/s, where {without:,.0f} come without"
+    )
+    values["cache_policy"] = "keep-first"
+    lru = f"no policy has more hits on one host: {fraction:.0%}; lru would have {hit_ratio(fraction, 'lru'):.0%}"
+    reasons["cache_policy"] = "all of it fits, so nothing is ever given up" if fraction == 1 else lru
+    return replace(share, cached=fraction)
+
+
+def _kind(profile: Profile, share: Share, values: dict[str, str | int], reasons: dict[str, str]) -> Share:
+    threads, processes = profile.rates.prep_by_threads, profile.rates.prep_by_workers
+    both = [count for count in threads if processes.get(count)]
+    if not both:
+        values["workers"] = profile.workers_kind
+        reasons["workers"] = "as it was: the other kind was not tried"
+        return share
+    ratio = threads[max(both)] / processes[max(both)]
+    values["workers"] = "threads" if ratio >= _AS_GOOD else "processes"
+    reasons["workers"] = f"{max(both)} threads prepare {ratio:.2f} times what as many processes do"
+    return replace(share, threads=ratio >= _AS_GOOD)
+
+
+def _prefetch(profile: Profile, share: Share) -> int:
+    """Two stages with N batches between them lose about variance / 2N of their rate by chance, when they are balanced."""
+    hits = hit_ratio(share.cached, share.policy)
+    variance = (profile.rates.spread**2 + hits * (1 - hits)) / profile.batch_size
+    depth = math.ceil(variance / (2 * _WAIT) / (share.workers or 1))
+    return min(_MOST_PREFETCH, max(_LEAST_PREFETCH, depth))
+
+
+def render(plan: Plan, reasons: Mapping[str, str], head: str = "") -> str:
+    """The plan as TOML, every reason beside its value."""
+    lines = [*(f"# {line}" for line in head.splitlines()), "version = 1"]
+    for section, keys in _PLACES.items():
+        said = {key: (name, getattr(plan, name)) for key, name in keys.items() if getattr(plan, name) is not None}
+        if said:
+            lines += ["", f"[{section}]"]
+        for key, (name, value) in said.items():
+            reason = " ".join(reasons.get(name, "").split())
+            lines.append(f"{key} = {json.dumps(value)}" + (f"  # {reason}" if reason else ""))
+    return "\n".join(lines) + "\n"

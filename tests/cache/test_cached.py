@@ -1,0 +1,128 @@
+import multiprocessing
+import shutil
+import signal
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.cache.requests import Numbered, fill, run_epochs
+
+from stoker.cache import claims
+from stoker.cache.cached import Cache
+
+_fork = multiprocessing.get_context("fork")
+ITEMS, ROOM, SIZE = 400, 140, 1000
+
+
+def in_processes(count: int, run: Callable[[int], Any]) -> list[Any]:
+    """What each of several processes returns."""
+    results = _fork.SimpleQueue()
+    processes = [_fork.Process(target=lambda n=number: results.put((n, run(n)))) for number in range(count)]
+    for process in processes:
+        process.start()
+    answers = dict(results.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return [answers[number] for number in range(count)]
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_hits_are_exactly_what_is_cached(shelf_dir: Path, processes: int) -> None:
+    counted = in_processes(
+        processes, lambda number: run_epochs(shelf_dir, ROOM * SIZE, [10 * number + e for e in range(4)], ITEMS)
+    )
+    for epochs in counted:
+        for hits, misses, bytes_cache, bytes_storage in epochs[1:]:
+            assert (hits, misses) == (ROOM, ITEMS - ROOM)
+            assert (bytes_cache, bytes_storage) == (ROOM * SIZE, (ITEMS - ROOM) * SIZE)
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (3, 3)], ids=["orders that differ", "the same order"])
+def test_two_jobs_at_once_read_what_is_cached_once(shelf_dir: Path, tmp_path: Path, seeds: tuple[int, int]) -> None:
+    log = tmp_path / "log"
+    in_processes(2, lambda number: run_epochs(shelf_dir, ITEMS * SIZE, [seeds[number]], ITEMS, log))
+    reads = Counter(log.read_text().split())
+    assert len(reads) == ITEMS
+    assert sum(reads.values()) <= ITEMS * 1.01
+
+
+def test_who_is_stopped_does_not_stop_others(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
+    cache = Cache("numbers", 10_000, shelf_dir)
+    reading = _fork.Event()
+
+    class Stuck(Numbered):
+        def read(self, positions: list[int]) -> list[bytes]:
+            reading.set()
+            signal.pause()
+            raise AssertionError
+
+    process = _fork.Process(target=lambda: cache.fetch(Stuck([7])))
+    process.start()
+    reading.wait()
+    psutil.Process(process.pid).suspend()
+    request = Numbered([7])
+    assert cache.fetch(request) == [request.payload(7)]
+    process.kill()
+    process.join()
+    assert not cache.holds(request.keys[0])  # whoever did not get the claim keeps nothing
+    assert cache.fetch(request) == [request.payload(7)]  # a claim is gone with its holder
+    assert cache.holds(request.keys[0])
+
+
+def test_one_that_fails_to_read_leaves_no_claim(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 10_000, shelf_dir)
+
+    class Failing(Numbered):
+        def read(self, positions: list[int]) -> list[bytes]:
+            raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        cache.fetch(Failing([1, 2]))
+    assert len(cache.fetch(Numbered([1, 2]))) == 2
+    assert cache.holds(Numbered([1]).keys[0])
+
+
+def test_removed_under_a_running_job(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 10_000, shelf_dir)
+    cache.fetch(Numbered(range(5)))
+    assert cache.folder is not None
+    shutil.rmtree(cache.folder)
+    request = Numbered(range(3, 12))
+    assert cache.fetch(request) == [request.payload(number) for number in request.ids]
+    counts = cache.tally.take()
+    assert counts[5] == 1
+    assert "removed" in counts[6]
+    cache.fetch(request)
+    assert cache.tally.take()[:2] == (0, 9)  # from storage, and no more is said
+
+
+def test_removed_while_nothing_is_written(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 5000, shelf_dir)
+    cache.fetch(Numbered(range(5)))
+    assert cache.folder is not None
+    shutil.rmtree(cache.folder)
+    for _ in range(100):
+        request = Numbered(range(5))
+        assert cache.fetch(request) == [request.payload(number) for number in request.ids]
+    assert cache.tally.take()[5] == 1
+    assert not cache.holds(Numbered([0]).keys[0])
+
+
+@pytest.mark.parametrize("options", ["size=1m,ro", "size=1m"])
+def test_where_nothing_can_be_kept(small_tmpfs: Callable[[str], Path], options: str) -> None:
+    place = small_tmpfs(options)
+    cache = Cache("numbers", 600_000, place)
+    if "ro" not in options:
+        fill(place)
+    request = Numbered(range(20))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.fetch(request) == [request.payload(number) for number in request.ids]
+    counts = cache.tally.take()
+    assert counts[5] >= 1
+    assert counts[6]

@@ -1,0 +1,201 @@
+import builtins
+import io
+import json
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from stoker.cache.cached import Cache
+from stoker.cache.intercept import FileReads, active
+from stoker.cache.roots import roots_of
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "text.txt").write_text("grün\nzwei\n", encoding="utf-8")
+    (folder / "bytes.bin").write_bytes(bytes(range(256)) * 40)
+    np.save(folder / "array.npy", np.arange(1000.0))
+    np.savez(folder / "arrays.npz", a=np.arange(3), b=np.eye(2))
+    Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)).save(folder / "image.png")
+    Image.fromarray(np.full((64, 64, 3), 7, np.uint8)).save(folder / "image.jpg")
+    Image.fromarray(np.full((64, 64), 7, np.uint8)).save(folder / "image.bmp")  # PIL maps these
+    soundfile.write(folder / "sound.wav", np.linspace(-1, 1, 4000), 8000)
+    (folder / "object.pickle").write_bytes(pickle.dumps({"a": 1}))
+    (folder / "object.json").write_text(json.dumps({"a": 1}))
+    return folder
+
+
+@pytest.fixture
+def reads(data: Path, shelf_dir: Path) -> FileReads:
+    return FileReads(Cache("files", 1_000_000, shelf_dir), [str(data)])
+
+
+@pytest.fixture(autouse=True)
+def _pythons_own_open() -> Iterator[None]:
+    before = io.open
+    yield
+    builtins.open = io.open = before
+
+
+def _memory_mapped(folder: Path) -> Any:
+    return np.array(np.load(folder / "array.npy", mmap_mode="r"))
+
+
+def _half(folder: Path) -> Any:
+    with open(folder / "bytes.bin", "rb") as file:
+        file.seek(100)
+        assert file.peek(4)[:4] == bytes(range(100, 104))
+        read = file.read(200), file.tell(), file.readline()
+        return read, file.read1(3), file.readinto(bytearray(5)), os.path.basename(file.name)
+
+
+def _lines(folder: Path) -> Any:
+    with open(folder / "text.txt", encoding="utf-8") as file:
+        return list(file), file.mode, file.encoding
+
+
+READERS = {
+    "bytes": lambda folder: (folder / "bytes.bin").read_bytes(),
+    "text": lambda folder: (folder / "text.txt").read_text("utf-8"),
+    "lines": _lines,
+    "a part": _half,
+    "str path": lambda folder: open(str(folder / "bytes.bin"), "rb").read(),
+    "bytes path": lambda folder: open(os.fsencode(folder / "bytes.bin"), mode="rb").read(),
+    "npy": lambda folder: np.load(folder / "array.npy"),
+    "npz": lambda folder: {name: value.tolist() for name, value in np.load(folder / "arrays.npz").items()},
+    "fromfile": lambda folder: np.fromfile(folder / "bytes.bin", np.uint8),
+    "genfromtxt": lambda folder: np.genfromtxt(folder / "text.txt", dtype=str, encoding="utf-8"),
+    "mapped npy": _memory_mapped,
+    "png": lambda folder: np.asarray(Image.open(folder / "image.png")),
+    "jpg": lambda folder: np.asarray(Image.open(folder / "image.jpg")),
+    "bmp": lambda folder: np.asarray(Image.open(folder / "image.bmp")),
+    "sound": lambda folder: soundfile.read(folder / "sound.wav"),
+    "a part of a sound": lambda folder: soundfile.read(str(folder / "sound.wav"), frames=100, start=50),
+    "info of a sound": lambda folder: soundfile.info(folder / "sound.wav").frames,
+    "pickle": lambda folder: pickle.load(open(folder / "object.pickle", "rb")),
+    "json": lambda folder: json.load(open(folder / "object.json")),
+}
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(np.array_equal(left, right)) if isinstance(left, np.ndarray) else bool(left == right)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", READERS)
+def test_the_same_with_and_without(name: str, data: Path, reads: FileReads) -> None:
+    expected = READERS[name](data)
+    for hits in (0, 1):
+        with active(reads):
+            assert same(READERS[name](data), expected)
+        counts = reads.cache.tally.take()
+        assert counts[0] > 0 or not hits
+        assert (counts[1] > 0) == (not hits)
+
+
+def test_a_changed_file_is_read_anew(data: Path, reads: FileReads) -> None:
+    path = data / "bytes.bin"
+    with active(reads):
+        assert len(path.read_bytes()) == 10240
+    path.write_bytes(b"other")
+    with active(reads):
+        assert path.read_bytes() == b"other"
+        assert path.read_bytes() == b"other"
+    stats = reads.cache.stats()
+    assert stats is not None
+    assert (stats.items, stats.payload_bytes) == (1, 5)
+
+
+def test_the_same_size_at_another_time_is_read_anew(data: Path, reads: FileReads) -> None:
+    path = data / "bytes.bin"
+    with active(reads):
+        path.read_bytes()
+    path.write_bytes(b"x" * 10240)
+    with active(reads):
+        assert path.read_bytes() == b"x" * 10240
+
+
+def test_what_passes_through(data: Path, reads: FileReads, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("x")
+    with active(reads):
+        assert elsewhere.read_text() == "x"
+        (data / "new").write_bytes(b"written")
+        with open(data / "new", "r+b") as file:
+            file.write(b"W")
+        with open(data / "text.txt", "rb", buffering=0) as file:
+            assert isinstance(file, io.FileIO)
+        with open(data / "text.txt", opener=os.open) as text:
+            text.read()
+        descriptor = os.open(data / "text.txt", os.O_RDONLY)
+        with open(descriptor, "rb") as file:
+            file.read()
+        (data / "empty").touch()
+        assert (data / "empty").read_bytes() == b""
+        with pytest.raises(FileNotFoundError, match="missing"):
+            open(data / "missing")
+        with pytest.raises(IsADirectoryError):
+            open(data)
+    with open(data / "text.txt", "rb") as file:  # nothing is active any more
+        file.read()
+    assert reads.cache.tally.take()[:2] == (0, 0)
+    assert (data / "new").read_bytes() == b"Written"
+
+
+def test_only_on_the_thread_that_asked(data: Path, reads: FileReads) -> None:
+    kinds = []
+
+    def look() -> None:
+        with (data / "bytes.bin").open("rb") as file:
+            kinds.append(type(file).__name__)
+
+    with active(reads):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        look()
+    assert kinds == ["BufferedReader", "CachedFile"]
+
+
+def test_what_does_not_fit_is_opened_as_ever(data: Path, shelf_dir: Path) -> None:
+    reads = FileReads(Cache("files", 5000, shelf_dir), [str(data)])
+    for _ in range(2):
+        with active(reads), open(data / "bytes.bin", "rb") as file:
+            assert isinstance(file, io.BufferedReader)
+            file.read()
+    assert reads.cache.tally.take()[:4] == (0, 2, 0, 2 * 10240)
+
+
+def test_roots() -> None:
+    class Holding:
+        def __init__(self, **attributes: Any) -> None:
+            self.__dict__.update(attributes)
+
+        def __getitem__(self, index: int) -> None:
+            pass
+
+    here = Path(__file__).parent
+    files = sorted(here.glob("*.py"))
+    assert roots_of(Holding(root=here)) == (str(here),)
+    assert roots_of(Holding(root=str(here), split="train")) == (str(here),)
+    assert roots_of(Holding(files=files)) == (str(here),)
+    assert roots_of(Holding(samples=[(str(path), 0) for path in files])) == (str(here),)
+    assert roots_of(Holding(paths=np.array([str(path) for path in files]))) == (str(here),)
+    assert roots_of(Holding(root=here, up=here.parent)) == (str(here.parent),)
+    assert roots_of(Holding(dataset=Holding(root=here), indices=[1, 2])) == (str(here),)
+    assert roots_of(Holding(datasets=[Holding(root=here), Holding(files=[here.parent / "conftest.py"])])) == (
+        str(here.parent),
+    )
+    assert roots_of(Holding(a=1, b="no such path", c=None)) == ("/",)

@@ -1,0 +1,160 @@
+import multiprocessing
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stoker.cache import store
+from stoker.cache.shelf import Budget, Shelf
+from stoker.errors import ConfigError
+
+_JOB = """
+import sys, time
+from stoker.cache.shelf import Shelf
+job = Shelf(sys.argv[1]).join(sys.argv[2], int(sys.argv[3]))
+print("joined", flush=True)
+sys.stdin.read()
+"""
+
+
+def started(directory: Path, name: str, budget: int) -> "subprocess.Popen[str]":
+    job = subprocess.Popen(
+        [sys.executable, "-c", _JOB, str(directory), name, str(budget)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    assert job.stdout.readline() == "joined\n"
+    return job
+
+
+def test_largest_budget_of_live_jobs_holds(shelf_dir: Path) -> None:
+    shelf = Shelf(shelf_dir)
+    own = shelf.join("data", 1000)
+    budget = Budget(own.folder)
+    assert budget.bytes() == 1000
+    larger = started(shelf_dir, "data", 5000)
+    smaller = started(shelf_dir, "data", 10)
+    assert budget.bytes() == 5000
+    larger.send_signal(signal.SIGKILL)
+    larger.communicate()
+    shelf.join("data", 1).close()  # whoever comes sweeps
+    assert budget.bytes() == 1000
+    own.close()
+    assert Budget(own.folder).bytes() == 10
+    smaller.communicate()
+    assert Budget(own.folder).bytes() == 0
+
+
+def test_a_cache_outlives_its_jobs_and_is_found_again(shelf_dir: Path) -> None:
+    shelf = Shelf(shelf_dir)
+    first = shelf.join("data", 1000)
+    store.opened(first.folder).put([(b"k" * 16, b"payload")], 1000)
+    first.close()
+    (found,) = shelf.caches()
+    assert (found.name, found.jobs, found.stats.items, found.stats.payload_bytes) == ("data", 0, 1, 7)
+    again = shelf.join("data", 1000)
+    assert again.folder == first.folder
+    assert store.opened(again.folder).get(b"k" * 16) == b"payload"
+    assert shelf.join("other data", 1000).folder != first.folder
+
+
+def test_idle_caches_make_room_oldest_first(small_tmpfs: Callable[[str], Path]) -> None:
+    shelf = Shelf(small_tmpfs("size=8m"))
+    for number, name in enumerate(["oldest", "older", "used"]):
+        job = shelf.join(name, 1_500_000)
+        for item in range(15):
+            store.opened(job.folder).put([(item.to_bytes(16, "big"), bytes(100_000))], 1_500_000)
+        os.utime(job.folder / "about.json", (number, number))
+        if name != "used":
+            job.close()
+    new = shelf.join("new", 4_000_000)
+    assert {found.name for found in shelf.caches()} == {"older", "used", "new"}
+    with pytest.raises(ConfigError, match=r"cannot be held.*room for"):
+        shelf.join("too much", 7_000_000)
+    assert {found.name for found in shelf.caches()} == {"older", "used", "new"}  # nothing goes in vain
+    new.close()
+
+
+def test_more_than_can_be_held_is_refused(small_tmpfs: Callable[[str], Path]) -> None:
+    place = small_tmpfs("size=4m")
+    with pytest.raises(ConfigError, match=r"a cache of 1.0 GB cannot be held: .* 4.2 MB"):
+        Shelf(place).join("data", 1_000_000_000)
+    assert not Shelf(place).caches()
+
+
+def test_private_caches_go_with_their_job(shelf_dir: Path) -> None:
+    shelf = Shelf(shelf_dir)
+    one, other = (shelf.join("data", 1000, is_private=True) for _ in range(2))
+    assert one.folder != other.folder
+    one.close()
+    assert not one.folder.exists()
+    assert len(shelf.caches()) == 1
+
+
+def test_a_private_cache_whose_job_was_killed_is_swept(shelf_dir: Path) -> None:
+    shelf = Shelf(shelf_dir)
+    ready = multiprocessing.get_context("fork").SimpleQueue()
+
+    def join() -> None:
+        ready.put(shelf.join("data", 1000, is_private=True).folder)
+        time.sleep(60)
+
+    process = multiprocessing.get_context("fork").Process(target=join)
+    process.start()
+    folder = ready.get()
+    process.kill()
+    process.join()
+    shelf.join("anything", 1)
+    assert not folder.exists()
+
+
+def test_owner_only(shelf_dir: Path) -> None:
+    job = Shelf(shelf_dir).join("data", 1000)
+    store.opened(job.folder).put([(b"k" * 16, b"payload")], 1000)
+    for path in [Shelf(shelf_dir).folder, *Shelf(shelf_dir).folder.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_another_user_cannot_read_it(shelf_dir: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    shelf_dir.chmod(0o755)
+    job = Shelf(shelf_dir).join("data", 1000)
+    store.opened(job.folder).put([(b"k" * 16, b"payload")], 1000)
+    child = os.fork()
+    if child == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        refused = 0
+        for path in (job.folder, job.folder / "data.mdb", job.folder / "jobs"):
+            try:
+                os.listdir(path) if path.suffix == "" else path.read_bytes()
+            except PermissionError:
+                refused += 1
+        try:
+            Shelf(shelf_dir).join("data", 1000)
+        except PermissionError:
+            refused += 1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+
+
+def test_a_folder_that_others_may_write_is_refused(shelf_dir: Path) -> None:
+    shelf = Shelf(shelf_dir)
+    shelf.folder.mkdir()
+    shelf.folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="of this user alone"):
+        shelf.join("data", 1000)
+    shelf.folder.rmdir()
+    shelf.folder.symlink_to(shelf_dir)
+    with pytest.raises(PermissionError, match="of this user alone"):
+        shelf.join("data", 1000)
+    assert stat.S_ISLNK(shelf.folder.lstat().st_mode)
