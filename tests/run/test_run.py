@@ -1,5 +1,6 @@
 """`stoker run`: an unmodified script does what it does under plain python, with our loader."""
 
+import json
 import os
 import re
 import signal
@@ -253,6 +254,23 @@ def test_start_up_costs_little(tmp_path: Path) -> None:
 
     extra = [seconds(RUN) - seconds([sys.executable]) for _ in range(5)]
     assert statistics.median(extra) < 0.3, extra
+
+
+@pytest.mark.parametrize("name", ["images.py", "audio.py"])
+def test_cache_for_an_unmodified_script(name: str, data: Path, tmp_path: Path) -> None:
+    words = [EXAMPLES / name, *arguments(name, data)]
+    plain = call([sys.executable, *words], cwd=tmp_path)
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'version = 1\n[cache]\ncapacity_bytes = 100000000\ndir = "{tmp_path}"\n')
+    for _ in range(2):
+        cached = call([*RUN, "--plan", plan, *words], cwd=tmp_path)
+        assert cached.returncode == 0, cached.stderr
+        assert losses(cached.stdout) == losses(plain.stdout)
+    found = call([sys.executable, "-m", "stoker", "cache", "ls", "--json", "--dir", tmp_path])
+    kept = sum(row["payload_bytes"] for row in json.loads(found.stdout))
+    folder = data / {"images.py": "pictures", "audio.py": "sounds"}[name]
+    assert kept == sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    assert re.search(r"\d+ % of reads from the cache", cached.stderr), cached.stderr
 
 
 def read_losses(text: str) -> list[str]:

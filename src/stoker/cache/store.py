@@ -157,7 +157,7 @@ class Store:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """LMDB maps this file and writes to it: on a full file system that is an error here, and would end the process there."""
+    """LMDB maps this file and writes to it: a full file system is an error here, and the end of the process there."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size)

@@ -107,7 +107,8 @@ def predict(rates: Rates, share: Share, confidence: Confidence | None = None) ->
     if not rates.gpu or not rates.prep:
         raise ConfigError(f"nothing can be predicted: the rate {'prep' if rates.gpu else 'gpu'} was not measured")
     job = _Job(rates, share)
-    rate, without_fetch, gpu = job.rate(job.hits), job.rate(1.0), rates.gpu * share.gpu_factor
+    rate, gpu = job.rate(job.hits), rates.gpu * share.gpu_factor
+    without_fetch = max(rate, job.rate(1.0))
     cautious_job = _Job(rates, share, cautious=True)
     cautious = cautious_job.rate(cautious_job.hits)
     falls, rises = (_moves(rates, share, confidence or Confidence(), rate, sign) for sign in (-1, 1))
@@ -116,7 +117,7 @@ def predict(rates: Rates, share: Share, confidence: Confidence | None = None) ->
         rate=rate,
         limit=job.limit(rate, prep, fetch),
         prep_stall=max(0.0, rate / without_fetch - rate / gpu),
-        fetch_stall=max(0.0, 1 - rate / without_fetch),
+        fetch_stall=1 - rate / without_fetch,
         low=max(0.0, rate - math.hypot(falls, rate - min(rate, cautious))),
         high=rate + rises,
         gpu=gpu,
@@ -162,12 +163,8 @@ class _Job:
         counted = max(1, rates.workers)
         self.cache_s = counted / rates.cache if rates.cache else 0.0
         self.reads_inside = not rates.cache or rates.prep <= rates.cache
-        own = (
-            rates.prep_by_threads
-            if share.threads and rates.prep_by_threads
-            else {**rates.prep_by_workers, counted: rates.prep}
-        )
-        self._learn_prep(_points(own), (rates.cores or math.inf) / self.busy if self.busy else math.inf, cautious)
+        knee = (rates.cores or math.inf) / self.busy if self.busy else math.inf
+        self._learn_prep(_prep_points(rates, share, self.workers), knee, cautious)
         store = _points({**rates.storage_by_readers, counted: rates.storage or rates.storage_by_readers.get(counted, 0.0)})
         if len(store) == 1 and not cautious:  # as if one reader alone could have all of it: the published formula
             store = {1: next(iter(store.values()))}
@@ -188,7 +185,7 @@ class _Job:
         if working <= 0:
             return 0.0
         sample_s = working / self.line(working)
-        if count > room:
+        if count > room and len(self.crowded) > 1:
             sample_s /= float(np.interp(count / room, list(self.crowded), list(self.crowded.values())))
         read_s = (hits - 1) * self.cache_s if self.reads_inside else hits * self.cache_s
         return working / max(sample_s + read_s, 0.02 * sample_s)
@@ -224,7 +221,7 @@ class _Job:
             return 0.0
         if hits == 1 or self.store is None:
             return self.preparing(self.workers, cores, 1.0)
-        chance = (self.spread + hits + (1 - hits) * self.spread) / 2
+        chance = 1 - max(0.0, 1 - self.spread) * (1 - hits)  # a hit among misses makes times differ, too
         rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.store, 1 - hits, chance)
         rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
         return rate if self.reads_inside else min(rate, self.fetch_rate())
@@ -245,3 +242,12 @@ class _Job:
 def _points(points: Mapping[int, float]) -> dict[int, float]:
     """By rising count; what is done in the training loop itself counts as one worker, unmeasured ones not at all."""
     return {max(1, count): rate for count, rate in sorted(points.items()) if rate}
+
+
+def _prep_points(rates: Rates, share: Share, workers: int) -> dict[int, float]:
+    """Those of the kind of workers that is asked for. `prep` is one of them, unless it is of a loader that has none."""
+    threads = _points(rates.prep_by_threads) if share.threads else {}
+    if threads:
+        return threads
+    measured, own = _points(rates.prep_by_workers), {max(1, rates.workers): rates.prep}
+    return _points(measured | own) if bool(rates.workers) == bool(workers) or not measured else measured

@@ -16,7 +16,7 @@ _FLAT = 0.2
 """One more that adds less than this part of what the first ones gave each is noise: there is no more to be had."""
 _BEYOND = 4
 """Counts up to so many times the largest measured are extrapolated to."""
-_HALVINGS = 40
+_HALVINGS = 32
 
 
 class Curve:

@@ -54,7 +54,7 @@ def decide(profile: Profile) -> Decision:
         reasons["num_workers"] = f"as it was: the loop waits for data during {before.stall:.1%} of its time"
     else:
         roomy = replace(now, cached=max(now.cached, cache_room(profile) if rates.storage else 0.0))
-        share = replace(roomy, workers=best_workers(rates, roomy))
+        share = _workers(profile, roomy)
         values["num_workers"] = share.workers or 0
         reasons["num_workers"] = _workers_reason(profile, share)
         share = _cache(profile, share, values, reasons)
@@ -64,6 +64,13 @@ def decide(profile: Profile) -> Decision:
         samples = f"{profile.batch_size} sample{'s' if profile.batch_size > 1 else ''}"
         reasons["prefetch_factor"] = f"batches ahead for each worker, so that times of batches of {samples} even out"
     return Decision(Plan.of_values(values), reasons, share, before, predict(rates, share, profile.confidence))
+
+
+def _workers(profile: Profile, share: Share) -> Share:
+    """As many as there were, unless another number is better."""
+    best = replace(share, workers=best_workers(profile.rates, share))
+    as_good = 0.99 * predict(profile.rates, best).rate
+    return share if predict(profile.rates, share).rate >= as_good else best
 
 
 def _workers_reason(profile: Profile, share: Share) -> str:

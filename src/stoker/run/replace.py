@@ -44,6 +44,9 @@ def _end(owner: int, closing: list[Any]) -> None:
         waited_s = sum(meter.wait_s for meter in _meters)
         workers = max(meter.workers for meter in _meters)
         rank = f" rank {os.environ['RANK']}:" if "RANK" in os.environ else ""
-        words.insert(0, f"stoker:{rank} {batches:,} batches, {waited_s:.1f} s waiting for data, {workers} workers")
+        looked = sum(meter.hits + meter.misses for meter in _meters)
+        cached = f", {sum(meter.hits for meter in _meters) / looked:.0%} of reads from the cache" if looked else ""
+        cached = cached.replace("%", " %")
+        words.insert(0, f"stoker:{rank} {batches:,} batches, {waited_s:.1f} s waiting for data, {workers} workers{cached}")
     if words:
         print("\n".join(words), file=sys.stderr, flush=True)

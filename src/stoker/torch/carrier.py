@@ -50,6 +50,12 @@ class _Watched:
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
         self._caching = loader.caching
+        self._count()
+
+    def _count(self) -> None:
+        """Add what was counted in this process."""
+        if (counts := self._caching.take()) is not None:
+            self._meter.add(counts)
 
     def _obtain(self) -> Any:
         return super()._next_data()  # type: ignore[misc]
@@ -113,8 +119,7 @@ class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
         with self._caching.active():
             data = super()._obtain()
         self._meter.prep_s += now() - began
-        if (counts := self._caching.take()) is not None:
-            self._meter.add(counts)
+        self._count()
         self._arrived = self._collate.samples
         return data
 

@@ -1,0 +1,37 @@
+import json
+from pathlib import Path
+
+import pytest
+from tests.cache.requests import Numbered
+
+from stoker.cache.cached import Cache
+from stoker.cli import main
+
+
+def test_ls_and_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--dir", str(tmp_path)]
+    assert main(["cache", "ls", *where]) == 0
+    assert capsys.readouterr().out == "no caches\n"
+    idle, used = Cache("/data/idle", 100_000, tmp_path), Cache("/data/used", 100_000, tmp_path)
+    for cache in (idle, used):
+        cache.fetch(Numbered(range(10)))
+    idle.close()
+    assert main(["cache", "ls", *where]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert any(line.endswith("/data/idle") and " 10 " in line and "10.0 KB" in line for line in lines)
+    assert main(["cache", "ls", "--json", *where]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["/data/used"]["jobs"], rows["/data/idle"]["jobs"]) == (1, 0)
+    assert rows["/data/used"]["payload_bytes"] == 10_000
+    assert main(["cache", "clear", *where]) == 0
+    said = capsys.readouterr().out
+    assert "/data/used is used by 1 jobs, and stays" in said
+    assert "given back" in said
+    assert used.fetch(Numbered([1]))
+    assert main(["cache", "clear", "/data/idle", *where]) == 1
+    assert "there is no cache of '/data/idle'" in capsys.readouterr().err
+    assert main(["cache", "clear", "/data/used", "--force", *where]) == 0
+    capsys.readouterr()
+    assert main(["cache", "ls", *where]) == 0
+    assert capsys.readouterr().out == "no caches\n"

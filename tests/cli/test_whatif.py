@@ -1,0 +1,106 @@
+"""`stoker whatif`, as a user runs it."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.test_profile import SMALLEST
+
+from stoker.cli import main
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    document = copy.deepcopy(SMALLEST)
+    document["rates"]["storage_by_readers"] = {"1": 200.0, "2": 200.0}
+    (tmp_path / "profile.json").write_text(json.dumps(document))
+    return str(tmp_path / "profile.json")
+
+
+def asked(path: str, capsys: Captured, *options: str) -> dict[str, Any]:
+    assert main(["whatif", path, "--json", *options]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    return document
+
+
+def test_all_tables(path: str, capsys: Captured) -> None:
+    assert main(["whatif", path]) == 0
+    text = capsys.readouterr().out
+    for words in (
+        "as measured",
+        "4 cores, a worker each",
+        "50% cached, keep-first",
+        "50% cached, lru",
+        "storage x 4",
+        "device x 2",
+    ):
+        assert words in text
+    assert "Smallest cache without a stall: 8" in text
+    assert "Fewest cores without a stall: none; 8 cores give 200 samples/s of 1,000: storage gives only 200" in text
+
+
+def test_json(path: str, capsys: Captured) -> None:
+    document = asked(path, capsys)
+    assert [row["cached"] for row in document["cache"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert document["cache"][-1]["rate"] == pytest.approx(1000)
+    assert document["now"]["limit"] == "fetch"
+    assert document["fewest_cores"]["value"] is None
+    assert 0.8 < document["smallest_cache"]["value"] < 0.9
+    assert document["advice"][0]["apply"] == "--cache 208MB"
+
+
+def test_questions_are_asked_together(path: str, capsys: Captured) -> None:
+    rows = asked(path, capsys, "--cores", "1,2", "--cache", "50%", "--storage", "41.6MB/s", "--gpu", "2")["asked"]
+    assert [(row["workers"], row["cached"], row["gpu_factor"]) for row in rows] == [(1, 0.5, 2.0), (2, 0.5, 2.0)]
+    assert rows[0]["storage_factor"] == pytest.approx(2.0)  # 104 kB each, 200 a second
+    assert rows[0]["rate"] < rows[1]["rate"] < 800
+    assert rows[0]["low"] < rows[0]["rate"] < rows[0]["high"]
+    assert asked(path, capsys, "--storage", "2x")["asked"][0]["storage_factor"] == 2.0
+
+
+def test_a_table_for_people_has_its_columns_in_line(path: str, capsys: Captured) -> None:
+    main(["whatif", path, "--cores", "1,16", "--cache", "0.35", "--storage", "3x", "--gpu", "1.5"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if ".." in line]
+    assert len(lines) == 3
+    assert len({line.index("..") for line in lines} | {len(line) for line in lines}) <= 4
+    assert "16 workers, 35% cached, storage x 3, device x 1.5" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cache", "1.5"], "the cache fraction is a number from 0 to 1"),
+        (["--cache", "much"], "--cache is a number, not 'much'"),
+        (["--cores", "0"], "--cores is a number from 1"),
+        (["--cores", "1,x"], "--cores is a number from 1"),
+        (["--storage", "530MB"], "--storage is text such as '530MB/s'"),
+        (["--gpu", "-1"], "gpu must be more than 0"),
+        (["--gpu", "nan"], "--gpu is a finite number"),
+    ],
+)
+def test_wrong_use_is_one_line(path: str, capsys: Captured, options: list[str], message: str) -> None:
+    assert main(["whatif", path, *options]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_what_was_not_measured(tmp_path: Path, capsys: Captured) -> None:
+    document = copy.deepcopy(SMALLEST)
+    document["rates"]["storage"] = 0.0
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(document))
+    assert main(["whatif", str(path)]) == 0
+    assert "lru" not in capsys.readouterr().out
+    assert main(["whatif", str(path), "--storage", "530MB/s"]) == 1
+    assert "say 2x instead" in capsys.readouterr().err
+    document["rates"]["gpu"] = 0.0
+    path.write_text(json.dumps(document))
+    assert main(["whatif", str(path)]) == 1
+    assert "the rate gpu was not measured" in capsys.readouterr().err
+    assert main(["whatif", str(tmp_path / "none.json")]) == 1
+    assert "cannot be read" in capsys.readouterr().err

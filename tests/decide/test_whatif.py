@@ -1,0 +1,106 @@
+"""Questions to the model, and the advice that comes of them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stoker.decide.model import AT_LIMIT, Share, predict
+from stoker.decide.whatif import advise, as_measured, best_workers, fewest_cores, on_cores, smallest_cache, table
+from stoker.profile import Dataset, Host, Profile, Rates, Speed, Stalls
+
+
+def rates(**values: Any) -> Rates:
+    known = {"prep_by_workers": {1: 750.0, 2: 1500.0}, "storage_by_readers": {1: 200.0, 2: 200.0}}
+    return Rates(
+        **{"gpu": 1000.0, "prep": 1500.0, "storage": 200.0, "cache": 5e4, "workers": 2, "cores": 2.0, **known} | values
+    )
+
+
+def profile(told: Rates, **values: Any) -> Profile:
+    known = {
+        "stoker": "0", "host": Host(told.cores, 8 * 10**9, "cpu"), "dataset": Dataset(2000, 208 * 10**6, True),
+        "batch_size": 64, "workers": told.workers, "rates": told, "speed": Speed(0, 0, 0), "stalls": Stalls(0, 0),
+        "limit": "gpu",
+    }  # fmt: skip
+    return Profile(**known | values)
+
+
+def test_tables() -> None:
+    rows = table(rates(), Share(), "cached", (0.0, 0.5, 1.0))
+    assert [row.share.cached for row in rows] == [0.0, 0.5, 1.0]
+    speeds = [row.prediction.rate for row in rows]
+    assert speeds == sorted(speeds)
+    rows = table(rates(storage=0.0, storage_by_readers={}, gpu=1e6), Share(), "cores", (1, 2, 4))
+    assert [row.prediction.rate for row in rows] == [pytest.approx(750), pytest.approx(1500), pytest.approx(3000)]
+
+
+def test_fewer_cores_are_fewer_workers_on_this_host_and_more_are_a_larger_one() -> None:
+    assert on_cores(rates(), Share(), 1) == Share(workers=1, cores=2)
+    assert on_cores(rates(), Share(), 8) == Share(workers=8, cores=8)
+
+
+def test_the_smallest_cache_is_enough_and_less_is_not() -> None:
+    answer = smallest_cache(rates(), Share())
+    assert answer.value is not None
+    assert predict(rates(), Share(cached=answer.value)).rate >= AT_LIMIT * 1000
+    assert predict(rates(), Share(cached=answer.value - 0.01)).rate < AT_LIMIT * 1000
+
+
+def test_no_cache_is_needed_or_none_is_enough() -> None:
+    assert smallest_cache(rates(gpu=100.0), Share()).value == 0
+    slow = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0})
+    answer = smallest_cache(slow, Share())
+    assert answer.value is None
+    assert "the workers prepare only 500" in answer.reason
+    assert smallest_cache(slow, Share(), target=500).value is not None
+
+
+def test_the_fewest_cores() -> None:
+    slow = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, storage=0.0, storage_by_readers={})
+    assert fewest_cores(slow, Share()).value == 4
+    assert fewest_cores(rates(gpu=100.0), Share()).value == 1
+    answer = fewest_cores(rates(), Share())
+    assert answer.value is None
+    assert "storage gives only 200" in answer.reason
+
+
+def test_workers_beyond_the_cores_only_where_they_wait() -> None:
+    assert best_workers(rates(storage=0.0, storage_by_readers={}, gpu=1e5), Share()) == 2
+    assert best_workers(rates(gpu=100.0), Share()) == 1
+    waiting = rates(storage=100.0, storage_by_readers={1: 50.0, 2: 100.0})
+    assert best_workers(waiting, Share()) == 4
+
+
+def test_advice_on_a_slow_disk_is_a_cache() -> None:
+    (first, *_) = advise(profile(rates()))
+    assert first.apply == "--cache 208MB"
+    assert first.rate == pytest.approx(1000)
+    assert first.gain == pytest.approx(1000 / predict(rates(), Share()).rate - 1)
+
+
+def test_advice_for_slow_preparing_is_cores_that_must_be_bought() -> None:
+    slow = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, storage=1e5, storage_by_readers={1: 1e5})
+    (only,) = advise(profile(slow))
+    assert (only.change, only.apply) == ("4 cores with a worker each", "")
+    assert only.rate == pytest.approx(1000, rel=0.02)
+
+
+def test_advice_for_a_loader_without_workers() -> None:
+    found = advise(profile(rates(workers=0, cores=4.0, storage=200.0)))
+    assert found[0].apply.startswith("num_workers=")
+    assert 2 <= len(found) <= 3
+    assert [one.rate for one in found if one.apply] == sorted((one.rate for one in found if one.apply), reverse=True)
+
+
+def test_threads_are_advised_where_they_were_better() -> None:
+    told = rates(prep=300.0, prep_by_workers={2: 300.0}, prep_by_threads={2: 500.0}, storage=0.0, storage_by_readers={})
+    assert "--workers threads" in [one.apply for one in advise(profile(told))]
+
+
+def test_a_loop_that_is_fed_needs_no_advice() -> None:
+    assert advise(profile(rates(gpu=100.0))) == ()
+
+
+def test_as_measured() -> None:
+    assert as_measured(replace(profile(rates()), cached=0.5, workers_kind="threads")) == Share(2, cached=0.5, threads=True)
