@@ -79,6 +79,7 @@ def compare(pipeline: Pipeline, samples: int = SAMPLES) -> Case:
 
 def report(question: str, cases: list[Case]) -> None:
     errors, others = sorted(case.error for case in cases), [case.error_of_minimum for case in cases]
+    held_up = [case for case in cases if case.truth * case.pipeline.compute_s < 0.97]
     harness.report(
         question,
         ratio=statistics.median(others) / statistics.median(errors),
@@ -86,8 +87,10 @@ def report(question: str, cases: list[Case]) -> None:
         median=statistics.median(errors),
         of_20_the_19th=errors[int(0.95 * len(errors))],
         worst=errors[-1],
+        median_where_data_is_the_limit=statistics.median(case.error for case in held_up),
         median_of_min=statistics.median(others),
         worst_of_min=max(others),
+        median_of_min_where_data_is_the_limit=statistics.median(case.error_of_minimum for case in held_up),
     )
 
 

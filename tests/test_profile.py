@@ -130,7 +130,8 @@ parts = st.floats(min_value=0, max_value=1)
         workers=counts,
         rates=st.builds(
             Rates, gpu=numbers, prep=numbers, storage=numbers, cache=numbers, prep_by_workers=curves,
-            prep_by_threads=curves, storage_by_readers=curves, workers=counts, cores=numbers, prep_busy=parts, loop_cores=numbers, spread=parts,
+            prep_by_threads=curves, storage_by_readers=curves, workers=counts, cores=numbers,
+            prep_busy=parts, loop_cores=numbers, spread=parts,
         ),
         speed=st.builds(Speed, numbers, numbers, numbers),
         stalls=st.builds(Stalls, parts, parts),

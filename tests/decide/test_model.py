@@ -176,15 +176,15 @@ def test_more_of_anything_does_not_hurt(rates: Rates, share: Share, factor: floa
         replace(share, cores=(share.cores or 2) * factor),
     ]
     for other in more:
-        assert predict(rates, other).rate >= base * 0.99
+        assert predict(rates, other).rate >= base * 0.95  # uneven batches are a rule of thumb
 
 
 @settings(max_examples=50, deadline=None)
 @given(told, shares, st.floats(0, 1))
 def test_all_cached_is_the_best_that_a_cache_can_do(rates: Rates, share: Share, cached: float) -> None:
     best = predict(rates, replace(share, cached=1.0)).rate
-    if share.workers and rates.cache >= rates.storage * share.storage_factor * 30:
-        assert predict(rates, replace(share, cached=cached)).rate <= best * 1.02
+    if rates.cache >= 2 * rates.storage_by_readers[1] * share.storage_factor:
+        assert predict(rates, replace(share, cached=cached)).rate <= best * (1 + 1e-6)
 
 
 def test_wrong_questions() -> None:

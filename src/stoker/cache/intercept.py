@@ -112,7 +112,7 @@ class FileReads:
             return None
         try:
             path = os.path.abspath(os.fsdecode(path))
-            if not path.startswith(self._roots) or path.startswith(_NEVER):
+            if not path.startswith(self._roots) or is_never(path):
                 return None
             found = os.stat(path)
         except (OSError, TypeError, ValueError):
@@ -131,6 +131,11 @@ class FileReads:
 
 _here = threading.local()
 _everywhere: FileReads | None = None
+
+
+def is_never(path: str) -> bool:
+    """Whether a path is no part of any dataset: of Python itself, or of the kernel."""
+    return path.startswith(_NEVER)
 
 
 def current() -> FileReads | None:

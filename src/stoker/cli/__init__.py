@@ -1,45 +1,61 @@
 """The `stoker` command: one file per subcommand; here is only who is called, and what becomes of an error.
 
-Exit codes: 0 fine, 1 error (one line on stderr), 2 usage.
+Exit codes: 0 fine, 1 error (one line on stderr), 2 usage, 3 a stall above the one that was allowed.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 import stoker
-from stoker.cli import cache, checkpoint, doctor, run, whatif
 from stoker.errors import StokerError
 
-_COMMANDS = {"cache": cache, "checkpoint": checkpoint, "doctor": doctor, "run": run, "whatif": whatif}
+_COMMANDS = ("analyze", "cache", "checkpoint", "doctor", "run", "whatif")
+_WITH_SCRIPT = ("analyze", "run")
+_FLAGS = ("-h", "--help", "--debug", "--version")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="stoker",
         description="Keeps accelerators fed.",
-        epilog="Start with `stoker run train.py`. In a script: `from stoker import DataLoader` in place of torch's.",
+        epilog="Start with `stoker analyze train.py`, then `stoker run train.py`. In a script: `from stoker import "
+        "DataLoader` in place of torch's.",
     )
     parser.add_argument("--version", action="version", version=f"stoker {stoker.__version__}")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in _COMMANDS.items():
+    asked = next((word for word in words if word not in _FLAGS), None)
+    modules: dict[str, Any] = {}
+    for name in [asked] if asked in _COMMANDS else _COMMANDS:  # what is not asked for is not loaded
+        module = modules[name] = import_module(f"stoker.cli.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
-        module.add_options(commands.add_parser(name, help=summary, description=module.__doc__))
-    words = list(sys.argv[1:] if arguments is None else arguments)
+        formatter = argparse.RawDescriptionHelpFormatter
+        module.add_options(commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=formatter))
     script: list[str] = []
-    if "run" in words[:2] and not {"-h", "--help"} & set(words[: words.index("run") + 2]):
-        begin = words.index("run") + 1
-        own, script = run.split(words[begin:])
+    if asked in _WITH_SCRIPT:
+        begin = words.index(asked) + 1
+        own, script = _split(words[begin:])
         words = words[:begin] + own
     options = parser.parse_args(words)
     options.script = script
     try:
-        code: int = _COMMANDS[options.command].run(options)
+        code: int = modules[options.command].run(options)
         return code
     except StokerError as error:
         if options.debug:
             raise
         print(f"stoker: {error}", file=sys.stderr)
         return 1
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own options, and the script with its own, among which there may be any."""
+    number = 0
+    while number < len(words) and words[number].startswith("-") and words[number] not in ("--", "-m"):
+        number += 1 if words[number] in _FLAGS or "=" in words[number] else 2
+    return list(words[:number]), list(words[number + (words[number : number + 1] == ["--"]) :])

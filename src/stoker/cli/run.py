@@ -6,7 +6,6 @@ At the end one line on stderr tells how many batches there were, and how long th
 """
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 
 from stoker.errors import ConfigError
@@ -34,14 +33,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint-every", metavar="N", type=int, help="every N iterations, instead of by a budget")
     parser.usage = "stoker run [OPTIONS] [--] SCRIPT [ARGS...]"
     parser.set_defaults(script=[])
-
-
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Our own options, and the script with its own, among which there may be any."""
-    number = 0
-    while number < len(words) and words[number].startswith("--") and words[number] != "--":
-        number += 1 if words[number] == "--help" or "=" in words[number] else 2
-    return list(words[:number]), list(words[number + (words[number : number + 1] == ["--"]) :])
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,6 +24,7 @@ from stoker.errors import ConfigError
 from stoker.profile import Confidence, Rates
 
 POLICIES = ("keep-first", "reuse-distance", "lru")
+_NOTHING = 1e-9
 _ORDER = 0.5
 """How much batches of uneven times cost, because the loop takes them in order; from simulations."""
 AT_LIMIT = 0.98
@@ -104,8 +105,9 @@ def cache_for(target: float, storage: float, cache: float) -> float:
 
 def predict(rates: Rates, share: Share, confidence: Confidence | None = None) -> Prediction:
     """What a loop with these rates does under this share; the band comes from the confidence in each rate."""
-    if not rates.gpu or not rates.prep:
-        raise ConfigError(f"nothing can be predicted: the rate {'prep' if rates.gpu else 'gpu'} was not measured")
+    for stage in ("gpu", "prep"):
+        if getattr(rates, stage) <= _NOTHING:
+            raise ConfigError(f"nothing can be predicted: the rate {stage} was not measured")
     job = _Job(rates, share)
     rate, gpu = job.rate(job.hits), rates.gpu * share.gpu_factor
     without_fetch = max(rate, job.rate(1.0))
@@ -195,7 +197,7 @@ class _Job:
         hits = 1.0 if self.reads_inside else 0.0
         if not self.workers or not self.loop_core_s or math.isinf(self.cores):
             return self.preparing(self.readers, self.cores, hits)
-        at_most = self.cores / self.loop_core_s
+        at_most = min(self.cores / self.loop_core_s, self.preparing(self.readers, self.cores, hits))
         return last_root(
             lambda rate: self.preparing(self.readers, self.cores - rate * self.loop_core_s, hits) - rate, at_most
         )
@@ -210,9 +212,10 @@ class _Job:
         if not self.workers:
             fetch_s = (1 - hits) / self.store(1) if self.store else 0.0
             return 1 / (1 / self.loop + 1 / self.preparing(1, max(1.0, self.cores), hits) + fetch_s)
+        at_most = min(self.loop, self.delivered(self.cores, hits))
         if not self.loop_core_s or math.isinf(self.cores):
-            return min(self.loop, self.delivered(self.cores, hits))
-        at_most = min(self.loop, self.cores / self.loop_core_s)
+            return at_most
+        at_most = min(at_most, self.cores / self.loop_core_s)
         return last_root(lambda rate: self.delivered(self.cores - rate * self.loop_core_s, hits) - rate, at_most)
 
     def delivered(self, cores: float, hits: float) -> float:
@@ -224,7 +227,9 @@ class _Job:
         chance = 1 - max(0.0, 1 - self.spread) * (1 - hits)  # a hit among misses makes times differ, too
         rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.store, 1 - hits, chance)
         rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
-        return rate if self.reads_inside else min(rate, self.fetch_rate())
+        if not self.reads_inside:
+            return min(rate, self.fetch_rate())
+        return min(rate, self.preparing(self.workers, cores, 1.0)) if self.cache_s <= 1 / self.store(1) else rate
 
     def _uneven(self, rate: float, cores: float, hits: float) -> float:
         """The squared spread of the times of batches that comes from reading some samples and not others."""
@@ -241,7 +246,7 @@ class _Job:
 
 def _points(points: Mapping[int, float]) -> dict[int, float]:
     """By rising count; what is done in the training loop itself counts as one worker, unmeasured ones not at all."""
-    return {max(1, count): rate for count, rate in sorted(points.items()) if rate}
+    return {max(1, count): rate for count, rate in sorted(points.items()) if rate > _NOTHING}
 
 
 def _prep_points(rates: Rates, share: Share, workers: int) -> dict[int, float]:

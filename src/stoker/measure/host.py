@@ -123,6 +123,11 @@ _FILES_READ = 64
 _SLOW_FILE_S = 0.005
 
 
+def memory_bytes() -> int:
+    """What the host has in all."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _memory() -> Finding:
     room = headroom_bytes()
     advice = "" if room >= GIB else "Little room for batches: lower batch_size or prefetch_factor, or raise the limit."

@@ -19,9 +19,14 @@ def replace(settings: dict[str, Any]) -> None:
     """From now on, whoever asks torch for its DataLoader gets ours."""
     torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
     DataLoader.default_plan = Plan.of_values(settings.get("plan", {}))
-    DataLoader.observers.append(_remember)
     owner = os.getpid()
     closing = []
+    if settings.get("analyze"):
+        from stoker.run.analysis import Analysis
+
+        Analysis(settings["analyze"])
+        return
+    DataLoader.observers.append(_remember)
     if settings.get("checkpoint"):
         from stoker.run.found import Watcher
 

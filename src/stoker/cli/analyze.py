@@ -1,0 +1,118 @@
+"""Measure where the time of a training script goes, and what would change it.
+
+SCRIPT is run unchanged, as by `stoker run`, until its first loader that shuffles is iterated. Then its own loop is given
+batches that are on the device already, cached ones and cold ones, in turn; in between workers and storage are measured by
+themselves. When all is known the script is ended. It takes a minute or two, and no root.
+
+Written are profile.json and plan.toml. Exit code 3: the loop waits for data more than --fail-above says.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from stoker.decide.planner import decide, render
+from stoker.errors import CommandError, ConfigError
+from stoker.profile import Profile, write_text
+from stoker.report.text import text_report
+from stoker.run.script import command, environment
+
+STALLED = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument(
+        "--json", metavar="FILE", default="profile.json", help="where to write the profile (default: %(default)s)"
+    )
+    parser.add_argument("--plan", metavar="FILE", help="where to write the plan (default: plan.toml beside the profile)")
+    parser.add_argument(
+        "--iterations", metavar="N", type=int, default=100, help="of the loop, for each phase (default: 100)"
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="FRACTION",
+        type=float,
+        default=0.0,
+        help="how much of the data is cached in the cold phase (0 to 1)",
+    )
+    parser.add_argument(
+        "--loader", metavar="K", type=int, help="the K-th loader that is iterated, instead of the first that shuffles"
+    )
+    parser.add_argument(
+        "--fail-above", metavar="PCT", type=float, help="exit code 3 if the loop waits longer for data (per cent)"
+    )
+    parser.add_argument(
+        "--time", metavar="S", type=float, default=6.0, help="seconds for each phase, about (default: %(default)g)"
+    )
+    parser.usage = "stoker analyze [OPTIONS] [--] SCRIPT [ARGS...]"
+    parser.set_defaults(script=[])
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the script under analysis, and report."""
+    if not 0 <= options.cache <= 1:
+        raise ConfigError(f"--cache is a fraction from 0 to 1, not {options.cache:g}")
+    if options.iterations < 1 or options.time <= 0 or (options.loader is not None and options.loader < 1):
+        raise ConfigError("--iterations, --time and --loader must be more than 0")
+    target = Path(options.json)
+    with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
+        made = Path(folder) / "profile.json"
+        settings = {
+            "profile": str(made),
+            "script": shlex.join(options.script),
+            "iterations": options.iterations,
+            "cached": options.cache,
+            "loader": options.loader,
+            "phase_s": options.time,
+        }
+        code = _run_script(options.script, {"analyze": settings})
+        if not made.exists():
+            return _explain(code, made)
+        profile = Profile.load(made)
+    profile.save(target)
+    plan = Path(options.plan) if options.plan else target.with_name("plan.toml")
+    decision = decide(profile)
+    write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
+    is_terminal = sys.stdout.isatty()
+    width = min(100, shutil.get_terminal_size().columns) if is_terminal else 80
+    print(text_report(profile, str(plan), width=width, colour=is_terminal and "NO_COLOR" not in os.environ))
+    print(f"Written: {target}, {plan}. Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")
+    stall = profile.stalls.prep + profile.stalls.fetch
+    if options.fail_above is not None and 100 * stall > options.fail_above:
+        print(
+            f"stoker: the loop waits for data during {stall:.1%} of its time, more than {options.fail_above:g} %",
+            file=sys.stderr,
+        )
+        return STALLED
+    return 0
+
+
+def _run_script(script: list[str], settings: dict[str, object]) -> int:
+    """Run it to its end, which Ctrl-C brings about in both processes."""
+    words = command(script)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = subprocess.Popen(
+            words, env=environment(settings, os.environ), preexec_fn=lambda: signal.signal(signal.SIGINT, before)
+        )
+        return process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _explain(code: int, made: Path) -> int:
+    """The script ended by itself: its own exit code and words, and one line of ours."""
+    failed = Path(f"{made}.failed")
+    if code:
+        print(f"stoker: nothing was measured: the script ended with code {code}", file=sys.stderr)
+        return code if code > 0 else 128 - code
+    word = json.loads(failed.read_text())["word"] if failed.exists() else "the script never imported torch"
+    raise CommandError(f"nothing was measured: {word}")

@@ -1,0 +1,126 @@
+"""Files of a dataset, cold or warm on purpose, and how fast they can be read. Without root, and files need not be ours.
+
+The kernel drops its copy of a file when told that it is not needed (`posix_fadvise`), unless somebody else holds it.
+Whether it did is asked with reads that may not wait (`RWF_NOWAIT`): `mincore` claims that all is there for files that are
+not ours.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+_PROBES = 4
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+
+
+def cool(paths: Iterable[str]) -> None:
+    """Let the kernel forget files."""
+    for path in paths:
+        _on(path, lambda descriptor: os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED))
+
+
+def warm(paths: Iterable[str]) -> int:
+    """Read files once; how many bytes they have."""
+    return sum(len(_read(path)) for path in paths)
+
+
+def resident(paths: Sequence[str]) -> float:
+    """The part of some files that is in memory, by a few pages of each."""
+    asked = found = 0
+    for path in paths:
+        try:
+            descriptor = os.open(path, _READ_ONLY)
+        except OSError:
+            continue
+        try:
+            size = os.fstat(descriptor).st_size
+            for number in range(_PROBES if size else 0):
+                asked += 1
+                found += _is_resident(descriptor, (size - 1) * number // (_PROBES - 1))
+        finally:
+            os.close(descriptor)
+    return found / asked if asked else 0.0
+
+
+def _is_resident(descriptor: int, offset: int) -> bool:
+    try:
+        return os.preadv(descriptor, [bytearray(1)], offset, os.RWF_NOWAIT) > 0
+    except BlockingIOError:
+        return False
+    except OSError:  # the file system cannot tell: count it as there, so that nobody trusts it to be cold
+        return True
+
+
+def sizes(paths: Iterable[str]) -> int:
+    """How many bytes files have."""
+    total = 0
+    for path in paths:
+        try:
+            total += os.stat(path).st_size
+        except OSError:
+            continue
+    return total
+
+
+def read_rate(samples: Sequence[Callable[[], object]], readers: int, limit_s: float) -> tuple[float, int]:
+    """Samples per second when so many threads read one after the other, and how many were read in the time allowed.
+
+    The time counts in which all of them read: the last ones alone would look slow.
+    """
+    ahead = iter(samples)
+    lock = threading.Lock()
+    ends: list[list[float]] = [[] for _ in range(readers)]
+    failures: list[BaseException] = []
+    begun = threading.Barrier(readers + 1)
+    deadline = [0.0]
+
+    def read(own: list[float]) -> None:
+        begun.wait()
+        try:
+            while time.perf_counter() < deadline[0]:
+                with lock:
+                    sample = next(ahead, None)
+                if sample is None:
+                    return
+                sample()
+                own.append(time.perf_counter())
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read, args=(own,), daemon=True) for own in ends]
+    for thread in threads:
+        thread.start()
+    began = time.perf_counter()
+    deadline[0] = began + limit_s
+    begun.wait()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    if not all(ends):
+        return 0.0, 0
+    together = min(own[-1] for own in ends)
+    count = sum(end <= together for own in ends for end in own)
+    return count / (together - began), count
+
+
+def reader_of(paths: Sequence[str]) -> Callable[[], object]:
+    """Reads the files of a sample."""
+    return lambda: [_read(path) for path in paths]
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()
+
+
+def _on(path: str, act: Callable[[int], None]) -> None:
+    try:
+        descriptor = os.open(path, _READ_ONLY)
+    except OSError:
+        return
+    try:
+        act(descriptor)
+    finally:
+        os.close(descriptor)

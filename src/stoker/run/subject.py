@@ -1,0 +1,242 @@
+"""A loader that is analysed: which samples it takes, what they are read from, and loaders like it over some of them."""
+
+import itertools
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.utils.data
+
+from stoker.cache import intercept
+from stoker.cache.intercept import FileReads
+from stoker.measure import files
+from stoker.source.files import Files
+from stoker.torch.dataset import Dataset, of_stoker
+from stoker.torch.loader import DataLoader
+from stoker.torch.seeding import draws_from_globals, takes_rng
+
+_PROBES = 8
+_RECORDING_S = 10.0
+
+Ids = list[int]
+
+
+class Subject:
+    """A loader, taken apart."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.dataset = loader.dataset
+        self.is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
+        self.workers = int(loader.num_workers)
+        self.prefetch = int(loader.prefetch_factor or 2) if self.workers else 0
+        self._indices = None if self.is_stream else _cycle(loader._index_sampler)
+        self._storage: _Storage | None = None
+        self._draws: bool | None = None
+
+    def batches(self, count: int) -> list[Any]:
+        """The next batches of the loader's own sampler, epoch after epoch: lists of indices, or single ones."""
+        assert self._indices is not None
+        return list(itertools.islice(self._indices, count))
+
+    def samples(self, batch: Any) -> Ids:
+        """The indices in a batch."""
+        return list(batch) if self.loader._auto_collation else [batch]
+
+    @property
+    def storage(self) -> "_Storage":
+        """What samples are read from."""
+        if self._storage is None:
+            self._storage = _storage_of(self.dataset)
+        return self._storage
+
+    def over(self, batches: Sequence[Any], workers: int, kind: str | None = None, cache: int | None = None) -> Any:
+        """An iterator over some batches, by so many workers, which does all else as the loader does."""
+        loader = self.loader
+        order: dict[str, Any] = (
+            {"batch_sampler": batches} if loader._auto_collation else {"batch_size": None, "sampler": batches}
+        )
+        if workers:
+            order |= {"prefetch_factor": self.prefetch or 2, "multiprocessing_context": loader.multiprocessing_context}
+        clone = DataLoader(
+            loader.dataset,
+            **order,
+            num_workers=workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            worker_init_fn=loader.worker_init_fn,
+            workers=(kind or loader.workers) if workers else "processes",
+            seed=loader.seed,
+            cache=cache,
+            plan=None,
+        )
+        return clone._iterate()
+
+    @property
+    def can_use_threads(self) -> bool:
+        """Whether threads would give the same results: nothing is drawn from generators that all threads share."""
+        if self._draws is None:
+            self._draws = not takes_rng(self.dataset) and draws_from_globals(lambda: self.dataset[0])
+        return not self._draws
+
+
+def shuffles(loader: Any) -> bool:
+    """Whether a loader gives its samples in random order, as one does to train."""
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, torch.utils.data.SequentialSampler):
+        return False
+    return bool(getattr(sampler, "shuffle", True)) and not isinstance(loader.dataset, torch.utils.data.IterableDataset)
+
+
+def _cycle(sampler: Any) -> Iterator[Any]:
+    while True:
+        yield from sampler
+
+
+class _Storage:
+    """Where samples lie. What cannot be made cold, or is not known, is said in `why`."""
+
+    def __init__(self, why: str = "", source: Any = None) -> None:
+        self.why = why
+        self.source = source
+
+    def paths(self, ids: Ids) -> list[list[str]]:
+        """The files of each sample."""
+        return [[] for _ in ids]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether reading can be told from preparing."""
+        return not self.why
+
+    @property
+    def is_files(self) -> bool:
+        """Whether the kernel keeps copies, which can be dropped."""
+        return False
+
+    def readers(self, ids: Ids) -> list[Callable[[], object]]:
+        """What reads each sample, and does nothing else."""
+        source = self.source
+        return [lambda number=number: source.read([number]) for number in ids]  # type: ignore[misc]
+
+    def bytes(self, ids: Ids) -> int:
+        """What they amount to."""
+        return sum(self.source.sizes(ids)) if self.source is not None else 0
+
+
+class _InFiles(_Storage):
+    def __init__(self, find: Callable[[int], list[str]]) -> None:
+        super().__init__()
+        self._find = find
+
+    def paths(self, ids: Ids) -> list[list[str]]:
+        return [self._find(number) for number in ids]
+
+    @property
+    def is_files(self) -> bool:
+        return True
+
+    def readers(self, ids: Ids) -> list[Callable[[], object]]:
+        return [files.reader_of(paths) for paths in self.paths(ids)]
+
+    def bytes(self, ids: Ids) -> int:
+        return files.sizes(path for paths in self.paths(ids) for path in paths)
+
+
+def _storage_of(dataset: Any) -> _Storage:
+    ours = of_stoker(dataset)
+    if isinstance(ours, Dataset) and ours is dataset:
+        if isinstance(ours.source, Files):
+            paths = ours.source.paths
+            return _InFiles(lambda number: [paths[number]])
+        return _Storage(source=ours.source)
+    probes = random.Random(0).sample(range(len(dataset)), min(_PROBES, len(dataset)))
+    recorded = {number: _record(dataset, number) for number in probes}
+    if not any(recorded.values()):
+        guess = _listed(dataset, {})
+        if guess is None:
+            return _Storage("the dataset opens no files from Python, and its attributes name none for each sample")
+        return _InFiles(guess)
+    return _InFiles(_listed(dataset, recorded) or _Recorded(dataset, recorded))
+
+
+class _Recorder(FileReads):
+    """Notes which files are opened, and lets them be."""
+
+    def __init__(self) -> None:
+        self.cache = None  # type: ignore[assignment]
+        self.seen: list[str] = []
+
+    def payload(self, path: Any) -> None:
+        if not isinstance(path, int):
+            text = os.path.abspath(os.fsdecode(path))
+            if os.path.isfile(text) and not intercept.is_never(text) and text not in self.seen:
+                self.seen.append(text)
+
+
+def _record(dataset: Any, number: int) -> list[str]:
+    recorder = _Recorder()
+    with intercept.active(recorder):
+        dataset[number]
+    return recorder.seen
+
+
+class _Recorded:
+    """Files that were seen to be opened when a sample was made. Asking for one that is not known makes it."""
+
+    def __init__(self, dataset: Any, known: dict[int, list[str]]) -> None:
+        self._dataset = dataset
+        self._known = known
+        self._left_s = _RECORDING_S
+
+    def __call__(self, number: int) -> list[str]:
+        if number not in self._known:
+            began = time.monotonic()
+            self._known[number] = _record(self._dataset, number) if self._left_s > 0 else []
+            self._left_s -= time.monotonic() - began
+        return self._known[number]
+
+
+def _listed(dataset: Any, recorded: dict[int, list[str]]) -> Callable[[int], list[str]] | None:
+    """A list among the attributes whose elements are the paths, or end them; checked against what was recorded."""
+    if type(dataset) is torch.utils.data.Subset:
+        indices = dataset.indices
+        inner = _listed(dataset.dataset, {indices[number]: paths for number, paths in recorded.items()})
+        return None if inner is None else lambda number: inner(indices[number])
+    probes = recorded or dict.fromkeys(range(0, len(dataset), max(1, len(dataset) // _PROBES)), None)
+    for values in vars(dataset).values():
+        if not hasattr(values, "__len__") or not hasattr(values, "__getitem__") or isinstance(values, dict | str | bytes):
+            continue
+        try:
+            if len(values) != len(dataset):
+                continue
+            prefixes = {_prefix(_text(values[number]), paths) for number, paths in probes.items()}
+        except Exception:  # whatever an attribute may be
+            continue
+        if len(prefixes) == 1 and (prefix := prefixes.pop()) is not None:
+            return lambda number, values=values, prefix=prefix: [prefix + (_text(values[number]) or "")]  # type: ignore[misc]
+    return None
+
+
+def _text(element: Any) -> str | None:
+    if isinstance(element, str | Path):
+        return os.fspath(element)
+    if isinstance(element, tuple | list) and element:
+        return next((os.fspath(part) for part in element if isinstance(part, str | Path)), None)
+    return None
+
+
+def _prefix(text: str | None, paths: list[str] | None) -> str | None:
+    """What stands before the text in the one path that was recorded; None if it does not end it."""
+    if not text:
+        return None
+    if paths is None:
+        return "" if os.path.isfile(text) else None
+    if len(paths) != 1:
+        return None
+    if os.path.abspath(text) == paths[0]:
+        return "" if os.path.isabs(text) else paths[0][: -len(text)] if paths[0].endswith(text) else None
+    return paths[0][: -len(text)] if paths[0].endswith(text) else None
