@@ -35,7 +35,7 @@ class Pipeline:
     """The loop computes on one of the cores, too, and not on a device."""
 
     def rate(self, batches: int = 400, seed: int = 0) -> float:
-        """Samples per second, the beginning left out."""
+        """Samples per second over so many batches, after a beginning that is left out."""
         return _Run(self, random.Random(seed)).rate(batches)
 
     def measured(self, batches: int = 400) -> Rates:
@@ -89,8 +89,8 @@ class _Run:
 
     def rate(self, batches: int) -> float:
         p = self.p
-        begin = p.workers * max(2 * p.prefetch, batches // 10 // p.workers)
-        batches = begin + 1 + -(-max(1, batches - begin) // p.workers) * p.workers  # whole rounds
+        begin = 2 * p.prefetch * p.workers
+        batches = begin + 1 + max(10, -(-batches // p.workers)) * p.workers  # whole rounds
         for worker in range(p.workers):
             self.start(worker, worker, self.rng.random() * (p.prep_s + p.latency_s + p.transfer_s))
         while len(self.taken) < batches:

@@ -15,6 +15,7 @@ import itertools
 import math
 import os
 import resource
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,7 +133,7 @@ class Phases:
         self._say("warming up")
         batches = subject.batches(self._iterations + WARM_UP + 8 * max(1, subject.workers))
         found.batch = round(sum(len(subject.samples(batch)) for batch in batches) / len(batches))
-        own = subject.over(itertools.cycle(batches), subject.workers)  # type: ignore[arg-type]
+        own = subject.over(itertools.cycle(batches), subject.workers)
         kept: list[Any] = []
         for _ in range(WARM_UP):
             batch = next(own)
@@ -147,9 +148,9 @@ class Phases:
         ids = self._choose_samples(batches)
         storage = subject.storage
         paths = [path for some in storage.paths(ids) for path in some]
-        cache_bytes = self._make_warm(ids, paths)
-        self._measure_prep(batches, cache_bytes)
-        yield from self._loop("cached samples", batches, found.cached, cache_bytes)
+        self._make_warm(ids, paths)
+        self._measure_prep(batches)
+        yield from self._loop("cached samples", batches, found.cached)
         if not storage.is_known:
             found.notes.append(f"reading was not told from preparing: {storage.why}; 'prep' has both in it")
         elif storage.is_files and not self._can_be_cold(paths):
@@ -158,7 +159,7 @@ class Phases:
             )
         else:
             self._measure_storage(ids, paths)
-            yield from self._loop_cold(batches, cache_bytes)
+            yield from self._loop_cold(batches)
         found.done = True
 
     def _run_stream(self) -> Iterator[Any]:
@@ -193,13 +194,13 @@ class Phases:
         if counts_cores:
             self.found.loop_cores = (_cpu_s() - before) / max(1e-9, time.perf_counter() - began)
 
-    def _loop(self, what: str, batches: list[Any], series: Series, cache: int | None) -> Iterator[Any]:
+    def _loop(self, what: str, batches: list[Any], series: Series) -> Iterator[Any]:
         self._say(what)
-        source = self.subject.over(itertools.cycle(batches), self.subject.workers, cache=cache)  # type: ignore[arg-type]
+        source = self.subject.over(itertools.cycle(batches), self.subject.workers, cached=True)
         yield from self._timed(what, source, series, skip=self._in_flight())
         _close(source)
 
-    def _loop_cold(self, batches: list[Any], cache: int | None) -> Iterator[Any]:
+    def _loop_cold(self, batches: list[Any]) -> Iterator[Any]:
         """Samples come cold, apart from the part that a cache would hold. What was read is cooled again."""
         subject, storage = self.subject, self.subject.storage
         self._say("cold samples")
@@ -208,7 +209,7 @@ class Phases:
         stays = set(ids[: round(part * len(ids))]) if part else set()
         cold_paths = [path for some in storage.paths([number for number in ids if number not in stays]) for path in some]
         files.cool(cold_paths)
-        source = subject.over(itertools.cycle(batches), subject.workers)  # type: ignore[arg-type]
+        source = subject.over(itertools.cycle(batches), subject.workers)
 
         def cooled() -> Iterator[Any]:
             for order, batch in zip(itertools.cycle(batches), source, strict=False):
@@ -268,11 +269,11 @@ class Phases:
 
     # ---- without the loop
 
-    def _measure_prep(self, batches: list[Any], cache: int | None) -> None:
+    def _measure_prep(self, batches: list[Any]) -> None:
         subject, found = self.subject, self.found
         for workers in self._worker_counts():
             self._say(f"preparing with {workers} worker{'s' if workers != 1 else ''}")
-            source = subject.over(itertools.cycle(batches), workers, cache=cache)  # type: ignore[arg-type]
+            source = subject.over(itertools.cycle(batches), workers, cached=True)
             busy = self._consume(source, found.prep.setdefault(workers, Series()), workers)
             if workers and workers <= usable_cores():
                 found.prep_busy = busy
@@ -280,7 +281,7 @@ class Phases:
         most = max(found.prep)
         if most and subject.can_use_threads and subject.loader.workers == "processes":
             self._say(f"preparing with {most} threads")
-            source = subject.over(itertools.cycle(batches), most, "threads", cache)  # type: ignore[arg-type]
+            source = subject.over(itertools.cycle(batches), most, "threads", cached=True)
             self._consume(source, found.prep_threads.setdefault(most, Series()), most)
             _close(source)
 
@@ -325,10 +326,9 @@ class Phases:
                 if elapsed > self._phase_s or (len(series.times) >= FEWEST and series.width < _GOOD):
                     break
             self._left -= time.perf_counter() - began
-        if storage.is_files:
-            files.warm(paths)
-            rates = [files.read_rate(readers, 1, 0.3)[0] for _ in range(3)]
-            found.cache = sorted(rates)[1] * workers
+        files.warm(paths)
+        cached = subject.cached_readers(ids)
+        found.cache = statistics.median(files.read_rate(cached, 1, 0.3)[0] for _ in range(3)) * workers
 
     # ---- what is measured with
 
@@ -347,7 +347,7 @@ class Phases:
                 found.bytes_known = len(known) == found.samples
         return ids
 
-    def _make_warm(self, ids: Ids, paths: list[str]) -> int | None:
+    def _make_warm(self, ids: Ids, paths: list[str]) -> None:
         """Have all samples in memory: the kernel's, or a cache of ours for a source that the kernel keeps nothing of."""
         storage = self.subject.storage
         if storage.is_files:
@@ -356,17 +356,16 @@ class Phases:
                 self.found.notes.append(
                     "the samples of the cached phase do not stay in memory: 'prep' has some reading in it"
                 )
-            return None
-        if storage.is_known:
-            return int(storage.bytes(ids) * 1.1) + (1 << 20)
-        return None
+        elif storage.is_known:
+            self._say("filling a cache")
+            self.subject.keep(ids)
 
     def _can_be_cold(self, paths: list[str]) -> bool:
         files.cool(paths)
         return files.resident(paths) <= _COLD
 
     def _find_device(self) -> None:
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._device = torch.device("cuda", torch.cuda.current_device())
             self.found.device = torch.cuda.get_device_name(self._device)
 

@@ -4,15 +4,18 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch.utils.data
 
 from stoker.cache import intercept
+from stoker.cache.cached import Cache
 from stoker.cache.intercept import FileReads
 from stoker.measure import files
+from stoker.plan import Plan
 from stoker.source.files import Files
 from stoker.torch.dataset import Dataset, of_stoker
 from stoker.torch.loader import DataLoader
@@ -20,6 +23,7 @@ from stoker.torch.seeding import draws_from_globals, takes_rng
 
 _PROBES = 8
 _RECORDING_S = 10.0
+_FILLING = 16
 
 Ids = list[int]
 
@@ -36,6 +40,7 @@ class Subject:
         self._indices = None if self.is_stream else _cycle(loader._index_sampler)
         self._storage: _Storage | None = None
         self._draws: bool | None = None
+        self._cached_dataset: Any = None
 
     def batches(self, count: int) -> list[Any]:
         """The next batches of the loader's own sampler, epoch after epoch: lists of indices, or single ones."""
@@ -53,16 +58,17 @@ class Subject:
             self._storage = _storage_of(self.dataset)
         return self._storage
 
-    def over(self, batches: Sequence[Any], workers: int, kind: str | None = None, cache: int | None = None) -> Any:
+    def over(self, batches: Iterable[Any], workers: int, kind: str | None = None, *, cached: bool = False) -> Any:
         """An iterator over some batches, by so many workers, which does all else as the loader does."""
         loader = self.loader
+        dataset = self._cached_dataset if cached and self._cached_dataset is not None else self.dataset
         order: dict[str, Any] = (
             {"batch_sampler": batches} if loader._auto_collation else {"batch_size": None, "sampler": batches}
         )
         if workers:
             order |= {"prefetch_factor": self.prefetch or 2, "multiprocessing_context": loader.multiprocessing_context}
         clone = DataLoader(
-            loader.dataset,
+            dataset,
             **order,
             num_workers=workers,
             collate_fn=loader.collate_fn,
@@ -70,10 +76,23 @@ class Subject:
             worker_init_fn=loader.worker_init_fn,
             workers=(kind or loader.workers) if workers else "processes",
             seed=loader.seed,
-            cache=cache,
-            plan=None,
+            plan=Plan(),
         )
         return clone._iterate()
+
+    def keep(self, ids: Ids) -> None:
+        """Have samples in a cache of ours, for a source that the kernel keeps nothing of."""
+        size = int(1.1 * self.storage.bytes(ids)) + (1 << 20)
+        self._cached_dataset = self.dataset.with_cache(Cache("an analysis", size, is_private=True))
+        with ThreadPoolExecutor(_FILLING) as pool:
+            list(pool.map(lambda number: self._cached_dataset.fetch([number]), ids))
+
+    def cached_readers(self, ids: Ids) -> list[Callable[[], object]]:
+        """What reads each sample from where it is cached."""
+        dataset = self._cached_dataset
+        if dataset is None:
+            return self.storage.readers(ids)
+        return [lambda number=number: dataset.fetch([number]) for number in ids]  # type: ignore[misc]
 
     @property
     def can_use_threads(self) -> bool:

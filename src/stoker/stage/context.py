@@ -147,11 +147,12 @@ class _Start:
             ends.close_reader()
             ends.close_writer()
         stop, explain, interruptible = self.rules
-        own = {_Own.ORDERS: WorkerOrders(reader), _Own.REPORTS: WorkerReports(writer, stop, explain)}
+        orders = WorkerOrders(reader)
+        own = {_Own.ORDERS: orders, _Own.REPORTS: WorkerReports(writer, stop, explain)}
         try:
             if interruptible:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            own[_Own.ORDERS].foresee = self.begin(self.worker)  # type: ignore[union-attr]
+            orders.foresee = self.begin(self.worker)
             target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))
         except KeyboardInterrupt:
             pass  # the training process has it too, and says so

@@ -4,11 +4,12 @@ A plain map-style dataset of torch's, so that it works under any loader. What it
 apart: bytes can come from a cache, and under our loader a worker asks the source to read ahead for the orders that wait.
 """
 
+import copy
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -69,6 +70,12 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def has_cache(self) -> bool:
         """Whether it was given a cache of its own; one of the loader's is used otherwise."""
         return self._cache is not None
+
+    def with_cache(self, cache: Cache) -> Self:
+        """The same samples, through a cache."""
+        same = copy.copy(self)
+        same._cache = cache
+        return same
 
     @property
     def tally(self) -> Tally:

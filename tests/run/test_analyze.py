@@ -1,0 +1,184 @@
+"""`stoker analyze`: what it says of scripts whose rates are planted, and of scripts that cannot be analysed."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.plan import Plan
+from stoker.profile import Profile
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "planted.py"
+ANALYZE = [sys.executable, "-m", "stoker", "analyze"]
+DDP = Path(__file__).parents[2] / "examples" / "unmodified" / "ddp.py"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    for number in range(400):
+        (folder / f"{number:03d}.bin").write_bytes(os.urandom(20_000))
+    os.sync()  # what is not on disk cannot be forgotten
+    return folder
+
+
+def analyze(words: list[Any], folder: Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+    words = [*ANALYZE, "--json", folder / "profile.json", "--time", 1, *words]
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=110, **options)
+
+
+def profile_of(words: list[Any], data: Path, folder: Path, *options: Any) -> Profile:
+    done = analyze([*options, SCRIPT, data, *words], folder)
+    assert done.returncode == 0, done.stderr
+    return Profile.load(folder / "profile.json")
+
+
+CASES = {
+    "the loop": (["--compute", 0.03, "--prep", 0.001], "gpu"),
+    "preparing": (["--compute", 0.004, "--prep", 0.004], "prep"),
+    "reading": (["--compute", 0.004, "--prep", 0.001, "--latency", 0.006], "fetch"),
+    "reading, many workers": (["--compute", 0.004, "--prep", 0.001, "--latency", 0.02, "--workers", 4], "fetch"),
+    "everything in the loop": (["--compute", 0.002, "--prep", 0.003, "--workers", 0, "--batch", 8], "prep"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_limit_and_the_rates(name: str, data: Path, tmp_path: Path) -> None:
+    words, limit = CASES[name]
+    planted = dict(zip(words[::2], words[1::2], strict=True))
+    profile = profile_of(words, data, tmp_path)
+    assert profile.limit == limit
+    batch, workers = planted.get("--batch", 16), planted.get("--workers", 2)
+    rates = profile.rates
+    assert rates.gpu == pytest.approx(batch / planted["--compute"], rel=0.15)
+    assert rates.prep == pytest.approx(max(1, workers) / planted["--prep"], rel=0.3)  # a sleep of 1 ms takes longer
+    if "--latency" in planted:
+        assert rates.storage == pytest.approx(workers / planted["--latency"], rel=0.15)
+        assert profile.stalls.fetch > 0.5
+    if limit == "gpu":
+        assert profile.stalls.prep + profile.stalls.fetch < 0.05
+        assert not profile.advice
+    else:
+        assert profile.advice
+    plan = Plan.load(tmp_path / "plan.toml")
+    assert plan.num_workers is not None
+    assert profile.dataset.bytes == 400 * 20_000
+
+
+def test_the_report_is_for_people(data: Path, tmp_path: Path) -> None:
+    done = analyze([SCRIPT, data, "--compute", 0.004, "--prep", 0.004], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # quiet in a pipe
+    assert "Preparing is the limit" in done.stdout
+    assert re.search(r"prep stall +\S+ +\d+%", done.stdout)
+    assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 200
+
+
+def test_a_stall_above_what_is_allowed(data: Path, tmp_path: Path) -> None:
+    done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path)
+    assert done.returncode == 3
+    assert "more than 20 %" in done.stderr
+
+
+def test_a_part_that_is_cached(data: Path, tmp_path: Path) -> None:
+    profile = profile_of(["--compute", 0.002, "--prep", 0.002], data, tmp_path, "--cache", 0.5)
+    assert profile.cached == 0.5
+
+
+def test_a_stream(data: Path, tmp_path: Path) -> None:
+    profile = profile_of(["--kind", "stream", "--compute", 0.002], data, tmp_path, "--loader", 1)
+    assert "stream" in profile.notes[0]
+    assert profile.rates.storage == 0
+    assert profile.limit == "prep"
+
+
+WORDS = {
+    "none": "the script iterated no DataLoader",
+    "in order": "none of the 1 loaders that the script iterated shuffles: pick one with --loader",
+    "short": "the script ended before the analysis did",
+}
+
+
+@pytest.mark.parametrize("kind", WORDS)
+def test_scripts_that_cannot_be_analysed(kind: str, data: Path, tmp_path: Path) -> None:
+    done = analyze([SCRIPT, data, "--kind", kind], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"stoker: nothing was measured: {WORDS[kind]}")
+    assert not (tmp_path / "profile.json").exists()
+
+
+def test_a_loader_that_does_not_shuffle_can_be_picked(data: Path, tmp_path: Path) -> None:
+    done = analyze(["--loader", 1, SCRIPT, data, "--kind", "in order", "--prep", 0.002], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_script_that_fails_by_itself(data: Path, tmp_path: Path) -> None:
+    plain = subprocess.run([sys.executable, SCRIPT, data, "--kind", "failing"], capture_output=True, text=True)
+    done = analyze([SCRIPT, data, "--kind", "failing", "--epochs", 1], tmp_path)
+    assert done.returncode == plain.returncode == 1
+    *traceback, word = done.stderr.splitlines()
+    assert traceback == plain.stderr.splitlines()
+    assert word == "stoker: nothing was measured: the script ended with code 1"
+
+
+def test_no_such_script(tmp_path: Path) -> None:
+    done = analyze([tmp_path / "nothing.py"], tmp_path)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert analyze(["--cache", 2, SCRIPT], tmp_path).returncode == 1
+
+
+def test_ctrl_c_ends_both(data: Path, tmp_path: Path) -> None:
+    words = [*ANALYZE, "--json", str(tmp_path / "profile.json"), str(SCRIPT), str(data), "--compute", "0.01"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(os.listdir(f"/proc/{process.pid}/task")) < 1 or not _children(process.pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(3)  # in the middle of it
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert "KeyboardInterrupt" in err
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_progress_on_a_terminal(data: Path, tmp_path: Path) -> None:
+    master, slave = pty.openpty()
+    words = [*ANALYZE, "--json", str(tmp_path / "p.json"), "--time", "1", str(SCRIPT), str(data), "--compute", "0.01"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=slave)
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    process.communicate()
+    os.close(master)
+    assert re.search(rb"stoker: preparing with 2 workers; about \d+ s left", shown)
+
+
+def test_both_ranks_do_it_together(data: Path, tmp_path: Path) -> None:
+    words = ["torchrun", "--standalone", "--nproc-per-node", 2, DDP, "--epochs", 100000]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = analyze(words, tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    assert profile["world"] == 2
+    assert profile["rates"]["gpu"] > 0
