@@ -3,9 +3,12 @@
 A few additions per batch, in the training process only; what workers measure arrives with their batches.
 """
 
+import os
 import threading
 import time
 import warnings
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 now = time.monotonic
@@ -52,8 +55,9 @@ class Tally:
     """Counts what is fetched in one process, by any of its threads, until somebody takes the counts."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._clear()
+        _tallies.add(self)
 
     def _clear(self) -> None:
         self._hits = self._misses = self._bytes_cache = self._bytes_storage = self._faults = 0
@@ -95,6 +99,18 @@ class Tally:
             return counts
 
 
+_tallies: "weakref.WeakSet[Tally]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Another thread may have held a lock at that moment, and is not here to let go of it."""
+    for tally in list(_tallies):
+        tally._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class Meter:
     """The counters behind `LoaderStats`. They are plain numbers: a loader with its meter can be pickled and copied."""
 
@@ -103,6 +119,7 @@ class Meter:
         self.wait_s = self.prep_s = self.first_batch_s = 0.0
         self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
         self.fetch_s = 0.0
+        self.began_at = 0.0  # when the loader was first iterated
         self.has_warned = False
 
     def add(self, counts: Counts) -> None:
@@ -134,3 +151,42 @@ class Meter:
             workers=self.workers,
             cache_faults=self.faults,
         )
+
+
+class Scalars:
+    """What loaders have done from one call to the next, in numbers that loggers take."""
+
+    def __init__(self, meters: Sequence[Meter]) -> None:
+        self._meters = meters
+        self._at: float | None = None
+        self._before: tuple[float, ...] = (0.0,) * 7
+
+    def take(self, prefix: str = "") -> dict[str, float]:
+        """The numbers, each under its name with `prefix` before it. The first call tells of all since the first `iter()`.
+
+        `waiting_pct` is the share of the time that the training loop waited inside the loader; `samples_per_s` and
+        `batches_per_s` are what it got; `fetch_pct` is the workers' share of reading and `hits_pct` the reads that the
+        cache could answer, where they are known.
+        """
+        at = now()
+        sums = self._sums()
+        began = self._at
+        if began is None:
+            began = min((meter.began_at for meter in self._meters if meter.began_at), default=at)
+        wait_s, samples, batches, prep_s, fetch_s, hits, misses = map(float.__sub__, sums, self._before)
+        self._at, self._before = at, sums
+        span_s = max(at - began, 1e-9)
+        values = {
+            "waiting_pct": min(100.0, 100 * wait_s / span_s),
+            "samples_per_s": samples / span_s,
+            "batches_per_s": batches / span_s,
+        }
+        if fetch_s:
+            values["fetch_pct"] = min(100.0, 100 * fetch_s / max(prep_s, fetch_s))
+        if hits + misses:
+            values["hits_pct"] = 100 * hits / (hits + misses)
+        return {f"{prefix}{name}": value for name, value in values.items()}
+
+    def _sums(self) -> tuple[float, ...]:
+        each = [(m.wait_s, m.samples, m.batches, m.prep_s, m.fetch_s, m.hits, m.misses) for m in self._meters]
+        return tuple(float(sum(values)) for values in zip(*each, strict=True)) or (0.0,) * 7

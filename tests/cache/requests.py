@@ -30,6 +30,9 @@ class Numbered:
                 log.write("".join(f"{self.ids[position]}\n" for position in positions))
         return [self.payload(self.ids[position]) for position in positions]
 
+    def is_settled(self, position: int) -> bool:
+        return True
+
     def kept(self, positions: list[int]) -> None:
         pass
 

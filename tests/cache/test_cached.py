@@ -1,6 +1,8 @@
 import multiprocessing
+import pickle
 import shutil
 import signal
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -126,3 +128,73 @@ def test_where_nothing_can_be_kept(small_tmpfs: Callable[[str], Path], options: 
     counts = cache.tally.take()
     assert counts[5] >= 1
     assert counts[6]
+
+
+def test_a_writer_that_was_stopped_stops_nobody(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "PATIENCE_S", 0.2)
+    cache = Cache("numbers", 100_000, shelf_dir)
+    cache.fetch(Numbered([1]))
+    writing = _fork.Event()
+
+    def write() -> None:
+        opened = cache._open()
+        assert opened is not None
+        assert opened.store._writing.wait(b"\xff" * 7)
+        writing.set()
+        signal.pause()
+
+    process = _fork.Process(target=write)
+    process.start()
+    writing.wait()
+    psutil.Process(process.pid).suspend()
+    request = Numbered([2, 3])
+    assert cache.fetch(request) == [request.payload(number) for number in request.ids]
+    assert "another process has been writing" in cache.tally.take()[6]
+    process.kill()
+    process.join()
+
+
+def test_threads_fetch_while_the_process_forks(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 100_000, shelf_dir)
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            cache.fetch(Numbered(range(5)))
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(40):
+            process = _fork.Process(target=lambda: cache.fetch(Numbered(range(7))))
+            process.start()
+            process.join(20)
+            assert process.exitcode == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_pickled_cache_whose_first_owner_has_gone(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 100_000, shelf_dir)
+    travelled = pickle.dumps(cache)
+    cache.close()
+    again = pickle.loads(travelled)
+    again.fetch(Numbered(range(3)))
+    assert again.holds(Numbered([2]).keys[0])
+
+
+def test_an_interrupted_fetch_leaves_no_claim(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache("numbers", 100_000, shelf_dir)
+
+    class Interrupted(Numbered):
+        def sizes(self, positions: list[int]) -> list[int]:
+            yield from [self.size]  # type: ignore[misc]
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.fetch(Interrupted([1, 2]))
+    monkeypatch.setattr(claims, "PATIENCE_S", 60.0)
+    assert len(cache.fetch(Numbered([1, 2]))) == 2

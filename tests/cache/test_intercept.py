@@ -1,10 +1,11 @@
-import builtins
 import io
 import json
 import os
 import pickle
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,19 @@ def data(tmp_path: Path) -> Path:
     soundfile.write(folder / "sound.wav", np.linspace(-1, 1, 4000), 8000)
     (folder / "object.pickle").write_bytes(pickle.dumps({"a": 1}))
     (folder / "object.json").write_text(json.dumps({"a": 1}))
+    for path in folder.iterdir():
+        age(path)
     return folder
+
+
+def age(path: Path, seconds: int = 100) -> None:
+    """Files that were changed a moment ago may be under change still, and are not kept."""
+    os.utime(path, (time.time() - seconds,) * 2)
 
 
 @pytest.fixture
 def reads(data: Path, shelf_dir: Path) -> FileReads:
     return FileReads(Cache("files", 1_000_000, shelf_dir), [str(data)])
-
-
-@pytest.fixture(autouse=True)
-def _pythons_own_open() -> Iterator[None]:
-    before = io.open
-    yield
-    builtins.open = io.open = before
 
 
 def _memory_mapped(folder: Path) -> Any:
@@ -112,6 +113,7 @@ def test_a_changed_file_is_read_anew(data: Path, reads: FileReads) -> None:
     path.write_bytes(b"other")
     with active(reads):
         assert path.read_bytes() == b"other"
+        age(path)
         assert path.read_bytes() == b"other"
     stats = reads.cache.stats()
     assert stats is not None
@@ -125,6 +127,92 @@ def test_the_same_size_at_another_time_is_read_anew(data: Path, reads: FileReads
     path.write_bytes(b"x" * 10240)
     with active(reads):
         assert path.read_bytes() == b"x" * 10240
+
+
+def test_another_file_of_the_same_size_and_time_is_read_anew(data: Path, reads: FileReads) -> None:
+    path, other = data / "bytes.bin", data / "other.bin"
+    other.write_bytes(b"y" * 10240)
+    os.utime(path, (1000, 1000))
+    os.utime(other, (1000, 1000))
+    with active(reads):
+        assert path.read_bytes() != b"y" * 10240
+        other.rename(path)
+        assert path.read_bytes() == b"y" * 10240
+
+
+def test_a_file_that_is_being_written_is_not_kept(data: Path, reads: FileReads) -> None:
+    path = data / "bytes.bin"
+    path.touch()
+    for _ in range(2):
+        with active(reads):
+            path.read_bytes()
+    assert reads.cache.tally.take()[:2] == (0, 2)
+
+
+def test_what_lies_behind_a_link(data: Path, reads: FileReads, tmp_path: Path) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "far" / "text.txt").write_text("right")
+    (data / "link").symlink_to(tmp_path / "far" / "deep")
+    with active(reads), open(f"{data}/link/../text.txt") as file:
+        assert file.read() == "right"
+
+
+def test_long_files_are_copied_as_they_are_read(data: Path, shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = FileReads(Cache("files", 50_000_000, shelf_dir), [str(data)])
+    values = np.arange(500_000.0)
+    np.save(data / "long.npy", values)
+    age(data / "long.npy")
+    with active(reads):
+        assert np.array_equal(np.load(data / "long.npy"), values)
+        with open(data / "long.npy", "rb") as file:
+            whole = file.read()
+            assert file.seek(-8, os.SEEK_END) == len(whole) - 8
+            assert file.read() == whole[-8:]
+            assert file.read(5) == b""
+            file.seek(1000)
+            assert (file.read(100), file.tell(), file.peek(4)[:4]) == (whole[1000:1100], 1100, whole[1100:1104])
+            buffer = bytearray(64)
+            assert file.readinto(buffer) == 64
+            assert buffer == whole[1100:1164]
+            file.seek(0)
+            assert file.readline() == whole[: whole.index(b"\n") + 1]
+            with pytest.raises(io.UnsupportedOperation):
+                file.write(b"x")
+            reads.cache.close()  # what is lost while it is open comes from the file itself
+            file.seek(2000)
+            assert file.read(10) == whole[2000:2010]
+        assert np.array_equal(np.load(data / "long.npy", mmap_mode="r")[-3:], values[-3:])
+
+
+def test_what_a_user_put_in_the_place_of_open_still_runs(data: Path) -> None:
+    script = (
+        "import builtins, sys\n"
+        "seen, before = [], builtins.open\n"
+        "def own(*a, **k):\n    seen.append(a[0])\n    return before(*a, **k)\n"
+        "builtins.open = own\n"
+        "from stoker.cache.cached import Cache\n"
+        "from stoker.cache.intercept import FileReads, active\n"
+        "finders = len(sys.meta_path)\n"
+        "class Reader:\n    pass\n"
+        "for _ in range(3):\n"
+        "    with active(FileReads(Cache('x', 100, sys.argv[2]), [sys.argv[1]])):\n"
+        "        Reader.opener = open\n"
+        "        Reader().opener(sys.argv[1] + '/bytes.bin', 'rb').read()\n"
+        "assert len(seen) == 3, seen\n"
+        "assert len(sys.meta_path) <= finders + 1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(data), str(data.parent)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_cache_within_the_dataset(data: Path) -> None:
+    reads = FileReads(Cache("files", 1_000_000, data / "cache"), ["/"])
+    for _ in range(2):
+        with active(reads):
+            assert (data / "bytes.bin").read_bytes()
+    assert reads.cache.tally.take()[0] == 1
 
 
 def test_what_passes_through(data: Path, reads: FileReads, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.cache import store
+from stoker.cache.cached import Cache
 from stoker.cache.shelf import Budget, Shelf
 from stoker.errors import ConfigError
 
@@ -56,13 +57,13 @@ def test_largest_budget_of_live_jobs_holds(shelf_dir: Path) -> None:
 def test_a_cache_outlives_its_jobs_and_is_found_again(shelf_dir: Path) -> None:
     shelf = Shelf(shelf_dir)
     first = shelf.join("data", 1000)
-    store.opened(first.folder).put([(b"k" * 16, b"payload")], 1000)
+    store.acquire(first.folder).put([(b"k" * 16, b"payload")], 1000)
     first.close()
     (found,) = shelf.caches()
     assert (found.name, found.jobs, found.stats.items, found.stats.payload_bytes) == ("data", 0, 1, 7)
     again = shelf.join("data", 1000)
     assert again.folder == first.folder
-    assert store.opened(again.folder).get(b"k" * 16) == b"payload"
+    assert store.acquire(again.folder).get(b"k" * 16) == b"payload"
     assert shelf.join("other data", 1000).folder != first.folder
 
 
@@ -71,7 +72,7 @@ def test_idle_caches_make_room_oldest_first(small_tmpfs: Callable[[str], Path]) 
     for number, name in enumerate(["oldest", "older", "used"]):
         job = shelf.join(name, 1_500_000)
         for item in range(15):
-            store.opened(job.folder).put([(item.to_bytes(16, "big"), bytes(100_000))], 1_500_000)
+            store.acquire(job.folder).put([(item.to_bytes(16, "big"), bytes(100_000))], 1_500_000)
         os.utime(job.folder / "about.json", (number, number))
         if name != "used":
             job.close()
@@ -116,9 +117,67 @@ def test_a_private_cache_whose_job_was_killed_is_swept(shelf_dir: Path) -> None:
     assert not folder.exists()
 
 
+def test_a_damaged_cache_harms_no_other(shelf_dir: Path) -> None:
+    shelf = Shelf(shelf_dir)
+    job = shelf.join("damaged", 1000)
+    (job.folder / "data.mdb").write_bytes(b"garbage" * 10_000)
+    other = shelf.join("other", 1000)
+    assert {found.name for found in shelf.caches()} == {"damaged", "other"}
+    assert store.acquire(other.folder).get(b"k" * 16) is None
+    cache = Cache("damaged", 1000, shelf_dir)
+    assert cache.get(b"k" * 16) is None
+    assert "cannot be used" in cache.tally.take()[6]
+    for found in shelf.caches():
+        shelf.remove(found)
+    assert not shelf.caches()
+
+
+def test_names_that_are_no_text(shelf_dir: Path) -> None:
+    name = os.fsdecode(b"/data/\xff\xfe")
+    Shelf(shelf_dir).join(name, 1000)
+    assert [found.name for found in Shelf(shelf_dir).caches()] == [name]
+
+
+def test_what_another_start_of_the_host_left_is_not_used(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(shelf_dir)
+    folder = shelf.join("data", 1000).folder
+    monkeypatch.setattr("stoker.cache.shelf._boot", lambda: "another")
+    assert not any(found.folder == folder and not found.is_private for found in shelf.caches())
+    shelf.join("other", 1000)
+    assert not folder.exists()
+
+
+def test_a_child_that_outlives_a_job_does_not_keep_it(shelf_dir: Path) -> None:
+    job = Shelf(shelf_dir).join("data", 1000)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        job.close()
+        assert Budget(job.folder).bytes() == 0
+        Shelf(shelf_dir).join("data", 10)  # nor is the shelf locked
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_job_that_was_killed_is_noticed_by_those_that_run(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.cache.shelf._LOOK_AGAIN_S", 0.05)
+    own = Shelf(shelf_dir).join("data", 1000)
+    budget = Budget(own.folder)
+    larger = started(shelf_dir, "data", 5000)
+    assert budget.bytes() == 5000
+    larger.kill()
+    larger.communicate()
+    deadline = time.monotonic() + 5
+    while budget.bytes() != 1000:
+        assert time.monotonic() < deadline
+
+
 def test_owner_only(shelf_dir: Path) -> None:
     job = Shelf(shelf_dir).join("data", 1000)
-    store.opened(job.folder).put([(b"k" * 16, b"payload")], 1000)
+    store.acquire(job.folder).put([(b"k" * 16, b"payload")], 1000)
     for path in [Shelf(shelf_dir).folder, *Shelf(shelf_dir).folder.rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
 
@@ -128,7 +187,7 @@ def test_another_user_cannot_read_it(shelf_dir: Path) -> None:
         pytest.skip("only root can become another user")
     shelf_dir.chmod(0o755)
     job = Shelf(shelf_dir).join("data", 1000)
-    store.opened(job.folder).put([(b"k" * 16, b"payload")], 1000)
+    store.acquire(job.folder).put([(b"k" * 16, b"payload")], 1000)
     child = os.fork()
     if child == 0:
         os.setgid(65534)

@@ -11,7 +11,7 @@ import pytest
 from tests.cache.requests import fill
 
 from stoker.cache import store
-from stoker.cache.store import Store, StoreFullError, opened
+from stoker.cache.store import Store, StoreFullError, acquire
 
 KEY = b"k" * 16
 
@@ -22,28 +22,28 @@ def folder(shelf_dir: Path) -> Path:
 
 
 def test_what_was_put_is_got(folder: Path) -> None:
-    cache = opened(folder)
+    cache = acquire(folder)
     assert cache.get(KEY) is None
     assert cache.put([(KEY, b"payload")], 100) == 1
     assert cache.get(KEY) == b"payload"
-    assert cache.holds(KEY)
-    assert opened(folder) is cache
-    store.close(folder)
-    assert opened(folder).get(KEY) == b"payload"
+    assert cache.size(KEY) == 7
+    assert acquire(folder) is cache
+    store.forget(folder)
+    assert acquire(folder).get(KEY) == b"payload"
 
 
 def test_budget_is_exact_and_smaller_ones_may_still_enter(folder: Path) -> None:
-    cache = opened(folder)
+    cache = acquire(folder)
     items = [(bytes([number]) * 16, bytes(size)) for number, size in enumerate([60, 50, 40, 1])]
     assert cache.put(items, 100) == 2  # 60, then 40
     assert cache.stats().payload_bytes == 100
-    assert [cache.holds(key) for key, _ in items] == [True, False, True, False]
+    assert [cache.size(key) is not None for key, _ in items] == [True, False, True, False]
     assert cache.put([(b"z" * 16, b"x")], 101) == 1
     assert cache.stats().items == 3
 
 
 def test_another_version_replaces_the_one_before(folder: Path) -> None:
-    cache = opened(folder)
+    cache = acquire(folder)
     cache.put([(KEY + b"1", b"old" * 10)], 40)
     assert cache.get(KEY + b"2") is None
     assert cache.put([(KEY + b"2", b"new" * 12)], 40) == 1  # both would not fit
@@ -53,14 +53,14 @@ def test_another_version_replaces_the_one_before(folder: Path) -> None:
 
 
 def test_put_twice_counts_once(folder: Path) -> None:
-    cache = opened(folder)
+    cache = acquire(folder)
     assert cache.put([(KEY, b"12345")], 100) == 1
     assert cache.put([(KEY, b"12345")], 100) == 0
     assert cache.stats().payload_bytes == 5
 
 
 def test_evicted_items_make_room(folder: Path) -> None:
-    cache = opened(folder)
+    cache = acquire(folder)
     cache.put([(KEY, bytes(80))], 100)
     assert cache.put([(b"n" * 16, bytes(90))], 100, evict=[KEY]) == 1
     assert cache.get(KEY) is None
@@ -68,16 +68,16 @@ def test_evicted_items_make_room(folder: Path) -> None:
 
 
 def test_files_are_the_owners_alone(folder: Path) -> None:
-    opened(folder).put([(KEY, b"secret")], 100)
+    acquire(folder).put([(KEY, b"secret")], 100)
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
 
 
 def test_a_forked_child_reads_and_writes_beside_its_parent(folder: Path) -> None:
-    cache = opened(folder)
+    cache = acquire(folder)
     cache.put([(KEY, b"of the parent")], 1000)
     child = os.fork()
     if child == 0:
-        own = opened(folder)
+        own = acquire(folder)
         ok = own is not cache and own.get(KEY) == b"of the parent"
         own.put([(b"c" * 16, b"of the child")], 1000)
         os._exit(0 if ok else 1)
@@ -88,7 +88,7 @@ def test_a_forked_child_reads_and_writes_beside_its_parent(folder: Path) -> None
 
 
 def test_threads_read_while_the_process_forks(folder: Path) -> None:
-    cache = opened(folder)
+    cache = acquire(folder)
     payload = bytes(50_000)
     cache.put([(KEY, payload)], 100_000)
     stop, wrong = threading.Event(), []
@@ -104,7 +104,7 @@ def test_threads_read_while_the_process_forks(folder: Path) -> None:
     for _ in range(20):
         child = os.fork()
         if child == 0:
-            os._exit(0 if opened(folder).get(KEY) == payload else 1)
+            os._exit(0 if acquire(folder).get(KEY) == payload else 1)
         assert os.waitpid(child, 0)[1] == 0
     stop.set()
     for thread in threads:
@@ -142,8 +142,8 @@ def test_a_file_system_that_others_fill(small_tmpfs: Callable[[str], Path]) -> N
 _WRITER = """
 import random, sys
 from pathlib import Path
-from stoker.cache.store import opened
-cache, rng = opened(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
+from stoker.cache.store import acquire
+cache, rng = acquire(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
 print("ready", flush=True)
 while True:
     items = []
@@ -173,9 +173,9 @@ def test_writers_killed_at_100_moments(folder: Path) -> None:
             writer.send_signal(signal.SIGKILL)
         for writer in writers:
             writer.communicate()
-        store.close(folder)
+        store.forget(folder)
         total = 0
-        cache = opened(folder)
+        cache = acquire(folder)
         for number in range(400):
             payload = cache.get(number.to_bytes(16, "big"))
             if payload is not None:

@@ -80,7 +80,7 @@ def test_the_report_is_for_people(data: Path, tmp_path: Path) -> None:
     assert "Preparing is the limit" in done.stdout
     assert re.search(r"prep stall +\S+ +\d+%", done.stdout)
     assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) < 200
+    assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stoker" not in line)  # commands are not broken
 
 
 def test_a_stall_above_what_is_allowed(data: Path, tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=1_000_000)
-    parser.add_argument("--kind", choices=["shuffled", "in order", "stream", "none", "failing", "short"], default="shuffled")
+    parser.add_argument(
+        "--kind", choices=["shuffled", "in order", "stream", "none", "failing", "short"], default="shuffled"
+    )
     options = parser.parse_args()
     if options.kind == "none":
         print("no loader here")

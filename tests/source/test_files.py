@@ -199,7 +199,8 @@ def test_version_changes_with_the_file_and_key_does_not(tmp_path: Path) -> None:
     key, version, other = files.key(0), files.version(0), files.version(1)
     assert key == file_key(f"{tmp_path}/a") and len(key) == 16
     assert version == file_version(os.stat(tmp_path / "a"))
-    assert struct.unpack("<qq", version) == (1, (tmp_path / "a").stat().st_mtime_ns)
+    found = (tmp_path / "a").stat()
+    assert struct.unpack("<qqQq", version) == (1, found.st_mtime_ns, found.st_ino, found.st_ctime_ns)
     (tmp_path / "a").write_bytes(b"longer")
     assert files.version(0) != version
     assert files.key(0) == key

@@ -99,6 +99,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(path)
         with path.open("ab") as file:
             file.write(bytes(3000 - path.stat().st_size))  # all of one size, so that what fits is known
+        os.utime(path, (1, 1))  # what was changed a moment ago is not kept
     return root
 
 
@@ -107,6 +108,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sounds")
     for number in range(FILES):
         soundfile.write(root / f"{number:03d}.wav", np.random.default_rng(number).normal(0, 0.1, 1478), 8000)
+        os.utime(root / f"{number:03d}.wav", (1, 1))
     assert {path.stat().st_size for path in root.iterdir()} == {3000}
     return root
 
@@ -235,6 +237,71 @@ def test_a_changed_file_is_read_anew(pictures: Path, shelf_dir: Path, tmp_path: 
     assert not torch.equal(before[0][0], after[0][0])
     assert torch.all(after[0][0].float().mean() > 190)
     assert torch.equal(before[1], after[1])
+
+
+class Bytes:
+    """A source without names."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __len__(self) -> int:
+        return 8
+
+    def sizes(self, ids: Any) -> Any:
+        return [4] * len(ids)
+
+    def read(self, ids: Any) -> Any:
+        return [bytes([self.value] * 4) for _ in ids]
+
+
+def test_sources_without_names_are_not_taken_for_each_other(shelf_dir: Path) -> None:
+    def tell(raw: memoryview, index: int, rng: Any) -> int:
+        return raw[0]
+
+    both: Any = torch.utils.data.ConcatDataset([stoker.Dataset(Bytes(value), tell) for value in (1, 2)])
+    warnings.simplefilter("ignore")  # such sources have no place in a cache that others share
+    for dataset in (both, stoker.Dataset(Bytes(3), tell)):
+        with stoker.DataLoader(dataset, 4, cache="1MB", cache_dir=shelf_dir) as loader:
+            seen = [int(value) for _ in range(2) for batch in loader for value in batch]
+        assert seen == ([3] * 16 if dataset is not both else [1] * 8 + [2] * 8 + [1] * 8 + [2] * 8)
+    assert stoker.Dataset(Bytes(3), tell)[np.int64(2)] == 3
+
+
+def test_names_of_any_length(shelf_dir: Path) -> None:
+    class Short(Bytes):
+        name = "numbers in words"
+
+        def key(self, number: int) -> bytes:
+            return (
+                f"a long prefix that all samples have in common, and then {number}".encode()
+                if self.value
+                else b"%d" % number
+            )
+
+        def version(self, number: int) -> bytes:
+            return b"1"
+
+        def read(self, ids: Any) -> Any:
+            return [bytes([number] * 4) for number in ids]
+
+    for value in (0, 1):
+        dataset = stoker.Dataset(Short(value), lambda raw, index, rng: raw[0])
+        with stoker.DataLoader(dataset, 4, cache=1000 + value, cache_dir=shelf_dir / str(value)) as loader:
+            assert [int(v) for _ in range(2) for batch in loader for v in batch] == [*range(8), *range(8)]
+            assert loader.stats().hits == 8
+
+
+def test_descriptors_do_not_pile_up(pictures: Path, shelf_dir: Path) -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    counts = []
+    for number in range(12):
+        with stoker.DataLoader(Pictures(pictures), BATCH, cache="1MB", cache_dir=shelf_dir / str(number % 3)) as loader:
+            epochs(loader, 1)
+        counts.append(open_files())
+    assert counts[-1] <= counts[2]
 
 
 def test_no_file_seen(pictures: Path, shelf_dir: Path) -> None:

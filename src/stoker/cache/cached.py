@@ -6,6 +6,7 @@ wrong with it is counted, and the bytes come from storage.
 
 import os
 import threading
+import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 from stoker.cache import store
 from stoker.cache.claims import Claims
 from stoker.cache.shelf import Budget, Membership, Shelf
-from stoker.cache.store import Store, StoreFullError, StoreStats
+from stoker.cache.store import Store, StoreBusyError, StoreFullError, StoreStats
 from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
 
@@ -25,13 +26,18 @@ _LOOK_EVERY = 256
 class Request(Protocol):
     """Items that are wanted together, and how to get them from storage. Positions count within the request."""
 
-    keys: list[bytes]
+    @property
+    def keys(self) -> list[bytes]:
+        """What they are called, versions included."""
 
     def sizes(self, positions: list[int]) -> Sequence[int]:
         """How many bytes they have."""
 
     def read(self, positions: list[int]) -> Sequence[Bytes]:
         """Read them from storage."""
+
+    def is_settled(self, position: int) -> bool:
+        """Whether what was read is what the key says: it was not being changed meanwhile."""
 
     def kept(self, positions: list[int]) -> None:
         """They are in the cache now, and nobody needs another copy."""
@@ -54,8 +60,10 @@ class _Open:
         self.owner = os.getpid()
         self.budget = Budget(folder)
         self.budget.bytes()
-        self.store: Store = store.opened(folder)
+        self.store: Store = store.acquire(folder)
         self.claims = Claims(folder / "claims")
+        self.close = weakref.finalize(self, store.release, self.store)
+        self.close.atexit = False
 
 
 class Cache:
@@ -72,24 +80,30 @@ class Cache:
         self.name = name
         self.capacity_bytes = capacity_bytes
         self.directory = directory
+        self.is_private = is_private
         self.tally = Tally()
         self.folder: Path | None = None
         self._membership: Membership | None = None
         self._opened: _Open | None = None
         self._lost = False
         self._gets = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        _living.add(self)
         try:
             self._membership = Shelf(directory).join(name, capacity_bytes, is_private=is_private)
             self.folder = self._membership.folder
         except OSError as error:
-            self._give_up(f"the cache cannot be used: {error}")
+            self._give_up(error)
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, error: OSError) -> None:
         """From now on, storage."""
-        self._lost = True
-        self._opened = None
-        self.tally.fail(why)
+        if not self._lost:
+            self._lost = True
+            self._opened = None
+            gone = isinstance(error, FileNotFoundError) and self.folder is not None
+            self.tally.fail(
+                f"the cache in {self.folder} has been removed" if gone else f"the cache cannot be used: {error}"
+            )
 
     def _open(self) -> _Open | None:
         opened = self._opened
@@ -100,15 +114,27 @@ class Cache:
                 return None
             if self._opened is None or self._opened.owner != os.getpid():
                 try:
-                    self._opened = _Open(self.folder)
-                except Exception as error:  # LMDB has errors of its own
-                    self._give_up(f"the cache in {self.folder} cannot be opened: {error}")
+                    opened = _Open(self.folder)
+                    if opened.budget.bytes() < self.capacity_bytes and not self.is_private:
+                        # The process that joined has gone, and this one goes on: it is the job now.
+                        self._membership = Shelf(self.directory).join(self.name, self.capacity_bytes)
+                    self._opened = opened
+                except OSError as error:
+                    self._give_up(error)
             return self._opened
 
     def holds(self, key: bytes) -> bool:
         """Whether an item is in the cache."""
+        return self.size(key) is not None
+
+    def size(self, key: bytes) -> int | None:
+        """How many bytes an item has in the cache, if it is there."""
         opened = self._open()
-        return opened is not None and opened.store.holds(key)
+        try:
+            return None if opened is None else opened.store.size(key)
+        except OSError as error:
+            self._give_up(error)
+            return None
 
     def get(self, key: bytes) -> bytes | None:
         """An item, if it is there, which counts as a hit."""
@@ -116,13 +142,25 @@ class Cache:
         if opened is None:
             return None
         self._gets += 1
-        if self._gets % _LOOK_EVERY == 0 and not opened.store.is_there():
-            self._give_up(f"the cache in {self.folder} has been removed")
+        try:
+            if self._gets % _LOOK_EVERY == 0 and not opened.store.is_there():
+                raise FileNotFoundError(self.folder)
+            found = opened.store.get(key)
+        except OSError as error:
+            self._give_up(error)
             return None
-        found = opened.store.get(key)
         if found is not None:
             self.tally.hit(len(found))
         return found
+
+    def get_part(self, key: bytes, start: int, stop: int) -> bytes | None:
+        """Some bytes of an item, if it is there. Not counted."""
+        opened = self._open()
+        try:
+            return None if opened is None else opened.store.get_part(key, start, stop)
+        except OSError as error:
+            self._give_up(error)
+            return None
 
     def has_room(self, size: int) -> bool:
         """Whether an item of a size would be kept, as far as one can tell now."""
@@ -131,8 +169,8 @@ class Cache:
             return False
         try:
             return opened.store.payload_bytes() + size <= opened.budget.bytes()
-        except OSError:
-            self._give_up(f"the cache in {self.folder} has been removed")
+        except OSError as error:
+            self._give_up(error)
             return False
 
     def fetch(self, request: Request, advice: Advice | None = None) -> list[Bytes]:
@@ -141,20 +179,32 @@ class Cache:
         result: list[Any] = [self.get(key) for key in request.keys]
         missing = [position for position, found in enumerate(result) if found is None]
         if missing:
-            evicted = advice.evicted if advice is not None else ()
-            opened = self._open()
-            claimed: list[int] = []
-            theirs: list[int] = []
-            if opened is not None:
-                for position in self._worth_keeping(missing, request, advice):
-                    (claimed if opened.claims.claim(request.keys[position]) else theirs).append(position)
-            ours = [position for position in missing if position not in theirs]
-            self._take_in(ours, claimed, request, result, evicted)
-            for position in theirs:  # no claim is held while one waits for another's
-                claimed = [position] if opened is not None and opened.claims.wait(request.keys[position]) else []
-                self._take_in([position], claimed, request, result, ())
+            self._fetch_missing(missing, request, result, advice)
         self.tally.spent(now() - began)
         return result
+
+    def _fetch_missing(self, missing: list[int], request: Request, result: list[Any], advice: Advice | None) -> None:
+        opened, keys = self._open(), request.keys
+        evicted = advice.evicted if advice is not None else ()
+        if opened is None:
+            self._take_in(missing, [], request, result, ())
+            return
+        claims = opened.claims
+        theirs: list[int] = []
+        claimed: list[int] = []
+        try:
+            for position in self._worth_keeping(missing, request, advice):
+                (claimed if claims.claim(keys[position]) else theirs).append(position)
+            ours = [position for position in missing if position not in theirs]
+            self._take_in(ours, claimed, request, result, evicted)
+        finally:
+            claims.release([keys[position] for position in missing if position not in theirs])
+        for position in theirs:  # no claim is held while one waits for another's
+            try:
+                is_ours = claims.wait(keys[position])
+                self._take_in([position], [position] if is_ours else [], request, result, ())
+            finally:
+                claims.release([keys[position]])
 
     def _worth_keeping(self, missing: list[int], request: Request, advice: Advice | None) -> list[int]:
         if advice is not None:
@@ -162,40 +212,31 @@ class Cache:
         return [position for position, size in zip(missing, request.sizes(missing), strict=True) if self.has_room(size)]
 
     def _take_in(
-        self,
-        positions: list[int],
-        claimed: list[int],
-        request: Request,
-        result: list[Any],
-        evicted: Sequence[bytes],
+        self, positions: list[int], claimed: list[int], request: Request, result: list[Any], evicted: Sequence[bytes]
     ) -> None:
         """Read what others have not kept since we looked; keep what is claimed."""
-        opened = self._open()
-        try:
-            for position in positions:
-                result[position] = self.get(request.keys[position])
-            unread = [position for position in positions if result[position] is None]
-            if unread:
-                for position, payload in zip(unread, request.read(unread), strict=True):
-                    result[position] = payload
-                    self.tally.miss(len(payload))
-            keep = [position for position in unread if position in claimed]
-            if opened is not None and (keep or evicted):
-                self._keep(opened, keep, request, result, evicted)
-        finally:
-            if opened is not None:
-                opened.claims.release([request.keys[position] for position in claimed])
+        for position in positions:
+            result[position] = self.get(request.keys[position])
+        unread = [position for position in positions if result[position] is None]
+        if unread:
+            for position, payload in zip(unread, request.read(unread), strict=True):
+                result[position] = payload
+                self.tally.miss(len(payload))
+        keep = [position for position in unread if position in claimed and request.is_settled(position)]
+        if keep or evicted:
+            self._keep(keep, request, result, evicted)
 
-    def _keep(
-        self, opened: _Open, positions: list[int], request: Request, result: list[Any], evicted: Sequence[bytes]
-    ) -> None:
+    def _keep(self, positions: list[int], request: Request, result: list[Any], evicted: Sequence[bytes]) -> None:
+        opened = self._open()
+        if opened is None:
+            return
         items = [(request.keys[position], result[position]) for position in positions]
         try:
             kept = opened.store.put(items, opened.budget.bytes(), evicted)
-        except StoreFullError as full:
-            self.tally.fail(str(full))
+        except (StoreFullError, StoreBusyError) as trouble:
+            self.tally.fail(str(trouble))
         except OSError as error:
-            self._give_up(f"the cache in {self.folder} is lost: {error}")
+            self._give_up(error)
         else:
             if kept:
                 request.kept(positions)
@@ -206,22 +247,41 @@ class Cache:
         return None if opened is None else opened.store.stats()
 
     def close(self) -> None:
-        """The job needs it no more."""
-        if self._membership is not None:
-            self._membership.close()
+        """The job needs it no more; what asks on goes on from storage."""
+        with self._lock:
+            self._lost = True
+            opened, self._opened = self._opened, None
+            if opened is not None and opened.owner == os.getpid():
+                opened.close()
+            if self._membership is not None:
+                self._membership.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """What a worker needs: it opens the cache by itself, and the job is counted once."""
         return self.__dict__ | {"_membership": None, "_opened": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        self.__dict__.update(state, _lock=threading.RLock())
+        _living.add(self)
 
 
-def read_plainly(request: Request, tally: Tally) -> list[Bytes]:
+_living: "weakref.WeakSet[Cache]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """Another thread may have held a lock at that moment, and is not here to let go of it."""
+    for cache in list(_living):
+        cache._lock = threading.RLock()
+        cache._opened = None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def read_plainly(request: Request, count: int, tally: Tally) -> list[Bytes]:
     """All items of a request from storage."""
     began = now()
-    result = list(request.read(list(range(len(request.keys)))))
+    result = list(request.read(list(range(count))))
     for payload in result:
         tally.miss(len(payload), is_looked_for=False)
     tally.spent(now() - began)

@@ -27,13 +27,16 @@ from typing import Any
 import numpy as np
 
 from stoker.cache.cached import Cache
-from stoker.source.files import drop_from_page_cache, file_key, file_version
+from stoker.meter import Tally
+from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range
 from stoker.source.reading import Bytes
 
 LONGEST_BYTES = 64 << 20
+_LONG_BYTES = 1 << 20
+"""From here on only what is read of a file is copied."""
 _MODES = frozenset({"r", "rt", "tr", "rb", "br"})
 _TEXT = ("encoding", "errors", "newline")
-_open = io.open
+_OPTIONS = {"encoding": None, "errors": None, "newline": None, "closefd": True, "opener": None}
 _NEVER = tuple(
     os.path.join(folder, "")
     for folder in {"/proc", "/sys", "/dev", "/run", sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib")}
@@ -45,28 +48,37 @@ class CachedFile(io.BytesIO):
 
     mode = "rb"
 
-    def __init__(self, payload: Bytes, name: Any) -> None:
+    def __init__(self, payload: Bytes, name: Any, path: str, tally: Tally) -> None:
         super().__init__(payload)
         self.name = name
-        self._file: Any = None
+        self._real = _RealFile(path, tally)
 
     def fileno(self) -> int:
         """Whoever wants a descriptor gets one of the file itself, at the same place."""
-        if self._file is None:
-            self._file = _open(self.name, "rb", buffering=0)
-        os.lseek(self._file.fileno(), self.tell(), os.SEEK_SET)
-        return int(self._file.fileno())
+        return self._real.at(self.tell())
 
     def peek(self, size: int = 0) -> bytes:
         """Bytes to come, without moving on."""
         at = self.tell()
         return bytes(self.getbuffer()[at : at + max(size, io.DEFAULT_BUFFER_SIZE)])
 
+    def writable(self) -> bool:
+        """It was opened for reading."""
+        return False
+
+    def write(self, *_: Any) -> int:
+        """It was opened for reading."""
+        raise io.UnsupportedOperation("write")
+
+    writelines = truncate = write  # type: ignore[assignment]
+
     def close(self) -> None:
         """Close."""
-        if self._file is not None:
-            self._file.close()
+        self._real.close()
         super().close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("cannot pickle '_io.BufferedReader' object")
 
 
 class CachedText(io.TextIOWrapper):
@@ -74,9 +86,81 @@ class CachedText(io.TextIOWrapper):
 
     mode = "r"
 
-    def __init__(self, whole: CachedFile, mode: str, **options: Any) -> None:
+    def __init__(self, whole: Any, mode: str, **options: Any) -> None:
         super().__init__(whole, **options)
         self.mode = mode
+
+
+class LongFile(io.BufferedIOBase):
+    """A long file in the cache, of which only what is read is copied. What has left it comes from the file itself."""
+
+    mode = "rb"
+
+    def __init__(self, cache: Cache, key: bytes, size: int, name: Any, path: str) -> None:
+        self._cache, self._key, self._size = cache, key, size
+        self._at = 0
+        self.name = name
+        self._real = _RealFile(path, cache.tally)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """So many bytes, or all that are left."""
+        found = self.peek(self._size if size is None or size < 0 else size)
+        self._at += len(found)
+        return found
+
+    read1 = read
+
+    def peek(self, size: int = io.DEFAULT_BUFFER_SIZE) -> bytes:
+        """Bytes to come, without moving on."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        stop = min(self._size, self._at + size)
+        found = self._cache.get_part(self._key, self._at, stop)
+        return found if found is not None else os.pread(self._real.at(self._at), max(0, stop - self._at), self._at)
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Go to a place."""
+        self._at = max(0, offset + (0, self._at, self._size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self._at
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    seekable = readable
+
+    def fileno(self) -> int:
+        """Whoever wants a descriptor gets one of the file itself, at the same place."""
+        return self._real.at(self._at)
+
+    def close(self) -> None:
+        """Close."""
+        self._real.close()
+        super().close()
+
+
+class _RealFile:
+    """The file itself, for those who need its descriptor. What they read comes from storage."""
+
+    def __init__(self, path: str, tally: Tally) -> None:
+        self._path, self._tally = path, tally
+        self._descriptor = -1
+
+    def at(self, place: int) -> int:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            self._tally.miss(os.fstat(self._descriptor).st_size, is_looked_for=False)
+        os.lseek(self._descriptor, place, os.SEEK_SET)
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class _WholeFile:
@@ -86,17 +170,38 @@ class _WholeFile:
         self.path = path
         self.size = found.st_size
         self.keys = [file_key(path) + file_version(found)]
+        self._read: os.stat_result | None = None
+        self._length = -1
 
     def sizes(self, positions: list[int]) -> Sequence[int]:
         return [self.size]
 
     def read(self, positions: list[int]) -> Sequence[Bytes]:
-        with _open(self.path, "rb", buffering=0) as file:
-            return [file.readall()]
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = read_range(descriptor, 0, os.fstat(descriptor).st_size)
+            self._read = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        self._length = len(content)
+        return [content]
+
+    def is_settled(self, position: int) -> bool:
+        found = self._read
+        return (
+            found is not None
+            and self.keys[0].endswith(file_version(found))
+            and self._length == self.size
+            and is_old_enough(found)
+        )
 
     def kept(self, positions: list[int]) -> None:
-        with contextlib.suppress(OSError), _open(self.path, "rb", buffering=0) as file:
-            drop_from_page_cache(file.fileno())
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                drop_from_page_cache(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 class FileReads:
@@ -106,27 +211,33 @@ class FileReads:
         self.cache = cache
         self._roots = tuple(os.path.join(root, "") for root in roots)
 
-    def payload(self, path: Any) -> Bytes | None:
-        """The bytes of a file; None if it is to be opened as ever."""
-        if isinstance(path, int):
+    def opened(self, name: Any) -> Any:
+        """A file open for reading in binary; None if it is to be opened as ever."""
+        if isinstance(name, int):
             return None
         try:
-            path = os.path.abspath(os.fsdecode(path))
-            if not path.startswith(self._roots) or is_never(path):
+            text = os.fsdecode(name)
+            path = os.path.abspath(text)
+            # What lies behind `link/..` is not what the text says.
+            if not path.startswith(self._roots) or is_never(path) or os.pardir in text:
                 return None
-            found = os.stat(path)
+            found = os.stat(text)
         except (OSError, TypeError, ValueError):
             return None  # the error is for `open` to raise
         if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= LONGEST_BYTES:
             return None
         request, cache = _WholeFile(path, found), self.cache
-        payload: Bytes | None = cache.get(request.keys[0])
+        key = request.keys[0]
+        if found.st_size > _LONG_BYTES and cache.size(key) == found.st_size:
+            cache.tally.hit(found.st_size)
+            return LongFile(cache, key, found.st_size, name, path)
+        payload: Bytes | None = cache.get(key)
         if payload is None and cache.has_room(found.st_size):
             with contextlib.suppress(OSError):
                 payload = cache.fetch(request)[0]
         elif payload is None:
             cache.tally.miss(found.st_size)
-        return payload
+        return None if payload is None else CachedFile(payload, name, path, cache.tally)
 
 
 _here = threading.local()
@@ -140,34 +251,58 @@ def is_never(path: str) -> bool:
 
 def current() -> FileReads | None:
     """What is active in this thread."""
-    return _everywhere or getattr(_here, "reads", None)
+    return getattr(_here, "reads", None) or _everywhere
 
 
-def _opening(file: Any, mode: str = "r", buffering: int = -1, *rest: Any, **named: Any) -> Any:
+class _Opening:
+    """Stands where `open` was: a file that is in the cache comes from there, and all else as before."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+        self.__name__, self.__doc__ = "open", original.__doc__
+
+    def __call__(self, file: Any, mode: str = "r", buffering: int = -1, *rest: Any, **named: Any) -> Any:
+        if current() is not None and mode in _MODES and buffering != 0:
+            opened = self._opened(file, mode, rest, named)
+            if opened is not None:
+                return opened
+        return self._original(file, mode, buffering, *rest, **named)
+
+    def _opened(self, file: Any, mode: str, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        said = dict(zip(_OPTIONS, rest, strict=False)) | named
+        options = {name: value for name, value in said.items() if value is not _OPTIONS.get(name, said)}
+        if not options.keys() <= set(_TEXT) or ("b" in mode and options):
+            return None
+        binary = _come_through(file)
+        return binary if binary is None or "b" in mode else CachedText(binary, mode, **options)
+
+
+def _come_through(file: Any) -> Any:
+    """The file from the cache, if it can be; not for what is opened on the way there."""
     reads = current()
-    if reads is not None and mode in _MODES and buffering != 0 and len(rest) <= 3 and named.get("opener") is None:
-        payload = reads.payload(file)
-        if payload is not None:
-            whole = CachedFile(payload, file)
-            if "b" in mode:
-                return whole
-            options = dict(zip(_TEXT, rest, strict=False)) | {name: named[name] for name in _TEXT if name in named}
-            return CachedText(whole, mode, **options)
-    return _open(file, mode, buffering, *rest, **named)
+    if reads is None or getattr(_here, "is_busy", False):
+        return None
+    _here.is_busy = True
+    try:
+        return reads.opened(file)
+    finally:
+        _here.is_busy = False
 
 
-_opening.__name__, _opening.__doc__ = "open", _open.__doc__
+_are_replaced = False
 
 
 def _replace() -> None:
     """Put ours in the place of Python's, once in a process. It does nothing where nothing is active."""
-    if builtins.open is _opening:
+    global _are_replaced
+    if _are_replaced:
         return
-    builtins.open = io.open = _opening
+    _are_replaced = True
+    builtins.open, io.open = _Opening(builtins.open), _Opening(io.open)
     with contextlib.suppress(AttributeError):  # where NumPy's text readers keep what they found when they were first used
         openers = np.lib._datasource._file_openers  # type: ignore[attr-defined]
         openers._load()
-        openers._file_openers[None] = _opening
+        openers._file_openers[None] = io.open
     if "soundfile" in sys.modules:
         _replace_in_soundfile(sys.modules["soundfile"])
     else:
@@ -197,10 +332,8 @@ def _replace_in_soundfile(module: Any) -> None:
     original = module.SoundFile._open
 
     def opening(self: Any, file: Any, mode_int: int, closefd: bool) -> Any:
-        reads = current()
-        if reads is not None and isinstance(file, str | bytes) and self.mode == "r":
-            payload = reads.payload(file)
-            file = file if payload is None else io.BytesIO(payload)
+        if isinstance(file, str | bytes) and self.mode == "r":
+            file = _come_through(file) or file
         return original(self, file, mode_int, closefd)
 
     module.SoundFile._open = opening

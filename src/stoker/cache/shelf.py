@@ -18,6 +18,7 @@ import os
 import secrets
 import shutil
 import stat
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from stoker.memory import file_system, headroom_bytes
 from stoker.units import format_bytes
 
 _TMPFS = Path("/dev/shm")
+_LOOK_AGAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,15 @@ class Membership:
         jobs = folder / "jobs"
         token = secrets.token_hex(8)
         path, unseen = jobs / token, jobs / f".{token}"
-        descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.write(descriptor, str(budget_bytes).encode())
+        self.descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        os.write(self.descriptor, str(budget_bytes).encode())
         unseen.rename(path)  # nobody sees it before it is locked
-        self.close = weakref.finalize(self, _leave, path, descriptor, os.getpid(), folder if is_private else None)
+        self.close = weakref.finalize(self, _leave, path, self.descriptor, os.getpid(), folder if is_private else None)
+        _members.add(self)
+
+
+_members: "weakref.WeakSet[Membership]" = weakref.WeakSet()
 
 
 def _leave(path: Path, descriptor: int, owner: int, private: Path | None) -> None:
@@ -70,40 +76,54 @@ def _leave(path: Path, descriptor: int, owner: int, private: Path | None) -> Non
         path.unlink()
     os.close(descriptor)
     if private is not None:
-        store.close(private)
         shutil.rmtree(private, ignore_errors=True)
 
 
+def _after_fork_in_child() -> None:
+    """A child is not the job: it must not hold the job's lock when that has gone."""
+    for member in list(_members):
+        if member.close.alive:
+            os.close(member.descriptor)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class Budget:
-    """The largest budget among the jobs that live, looked up anew whenever a job has come or gone."""
+    """The largest budget among the jobs that live, looked up anew when a job has come or gone, and every few seconds."""
 
     def __init__(self, folder: Path) -> None:
         self._jobs = folder / "jobs"
         self._seen = -1
+        self._look_at = 0.0
         self._bytes = 0
 
     def bytes(self) -> int:
         """What holds now. Raises FileNotFoundError when the cache has been removed."""
         changed = os.stat(self._jobs).st_mtime_ns
-        if changed != self._seen:
+        if changed != self._seen or time.monotonic() > self._look_at:  # one that was killed leaves the folder as it is
             self._bytes = max(_live_budgets(self._jobs), default=0)
-            self._seen = changed
+            self._seen, self._look_at = changed, time.monotonic() + _LOOK_AGAIN_S
         return self._bytes
 
 
 def _live_budgets(jobs: Path) -> list[int]:
     """The budgets of jobs that live. Files of those that do not are swept."""
     budgets = []
-    for path in jobs.iterdir():
-        if path.name.startswith("."):
+    for name in os.listdir(jobs):
+        if name.startswith("."):
             continue
-        with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
+        path = jobs / name
+        with contextlib.suppress(OSError, ValueError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                budgets.append(int(file.read()))
+                budgets.append(int(os.read(descriptor, 64)))
             else:
                 path.unlink()
+            finally:
+                os.close(descriptor)
     return budgets
 
 
@@ -111,7 +131,8 @@ class Shelf:
     """All caches in one folder."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self.folder = _TMPFS / f"stoker-{os.getuid()}" if directory is None else Path(directory).absolute() / "stoker-cache"
+        own = f"stoker-{os.getuid()}"
+        self.folder = _TMPFS / own if directory is None else Path(directory).resolve() / own
 
     def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> Membership:
         """Use the cache of a name; make it if there is none. Raises OSError where that is not possible."""
@@ -120,16 +141,15 @@ class Shelf:
         store.check_installed()
         self._make()
         with self._locked():
-            folder = self.folder / hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
+            folder = self.folder / hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
             self._make_room(folder, budget_bytes)
             if not (folder / "about.json").exists():
                 (folder / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
                 (folder / "claims").touch(0o600)
-                unseen = folder / "about.new"
-                unseen.touch(0o600)
-                unseen.write_text(json.dumps({"version": 1, "name": name, "private": is_private}))
-                unseen.rename(folder / "about.json")
+                about = {"version": 1, "name": name, "private": is_private, "boot": _boot()}
+                _write(folder / "about.new", json.dumps(about).encode())
+                (folder / "about.new").rename(folder / "about.json")
             os.utime(folder / "about.json")
             _live_budgets(folder / "jobs")
             return Membership(folder, budget_bytes, is_private=is_private)
@@ -148,6 +168,7 @@ class Shelf:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
             os.close(descriptor)
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
@@ -156,7 +177,7 @@ class Shelf:
         for other in [other for other in others if other.is_private]:
             self._remove(other)
         idle = sorted((other for other in others if not other.is_private), key=lambda other: other.used_at)
-        room = self._room() + _occupied(folder)
+        room = self._room() + store.occupied_bytes(folder)
         most = room + sum(other.stats.occupied_bytes for other in idle)
         if budget_bytes > most:
             raise ConfigError(
@@ -165,7 +186,7 @@ class Shelf:
             )
         while budget_bytes > room and idle:
             self._remove(idle.pop(0))
-            room = self._room() + _occupied(folder)
+            room = self._room() + store.occupied_bytes(folder)
 
     def _room(self) -> int:
         place = os.statvfs(self.folder)
@@ -186,13 +207,11 @@ class Shelf:
         found = []
         for about in self.folder.glob("*/about.json"):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                document = json.loads(about.read_text())
-                stats = StoreStats(0, 0, 0)
-                if (about.parent / "data.mdb").exists():
-                    with store.visiting(about.parent) as opened:
-                        stats = opened.stats()
-                jobs = len(_live_budgets(about.parent / "jobs"))
-                found.append(Found(document["name"], about.parent, stats, jobs, about.stat().st_mtime, document["private"]))
+                folder, document = about.parent, json.loads(_read(about))
+                jobs = len(_live_budgets(folder / "jobs"))
+                # What was not synced before the host went down may be anything.
+                is_private = document["private"] or document["boot"] != _boot()
+                found.append(Found(document["name"], folder, _stats(folder), jobs, about.stat().st_mtime, is_private))
         return found
 
     def remove(self, found: Found) -> None:
@@ -201,13 +220,38 @@ class Shelf:
             self._remove(found)
 
     def _remove(self, found: Found) -> None:
-        store.close(found.folder)
+        store.forget(found.folder)
         (found.folder / "about.json").unlink(missing_ok=True)
         shutil.rmtree(found.folder, ignore_errors=True)
 
 
-def _occupied(folder: Path) -> int:
+def _stats(folder: Path) -> StoreStats:
+    """What is in a cache; of one that is damaged, or was never used, only what it occupies."""
+    if (folder / "data.mdb").exists():
+        with contextlib.suppress(OSError), store.visiting(folder) as opened:
+            return opened.stats()
+    return StoreStats(0, 0, store.occupied_bytes(folder))
+
+
+def _boot() -> str:
+    """Another one after each start of the host."""
+    return _read(Path("/proc/sys/kernel/random/boot_id")).decode().strip()
+
+
+# Not by `open`, which may go through a cache.
+
+
+def _read(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return (folder / "data.mdb").stat().st_blocks * 512
-    except OSError:
-        return 0
+        return os.read(descriptor, 1 << 20)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)

@@ -3,19 +3,23 @@
 A store is a folder with an LMDB environment in it. Every process opens its own, after a fork too: a process's transactions
 mean nothing in its children. Writes are transactions in which the sum of all payloads stands beside them, so that neither
 a kill nor a full file system can part the two. Nothing is synced: what a crash of the host leaves of memory is nothing.
+All that can go wrong is an OSError.
 """
 
 import contextlib
 import os
 import struct
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.cache.claims import Claims
 from stoker.errors import ConfigError
-from stoker.memory import headroom_bytes
+from stoker.memory import file_system, headroom_bytes
 from stoker.source.reading import Bytes
 
 try:
@@ -30,13 +34,21 @@ _READER_BYTES = 64
 RESERVE_BYTES = 64 << 20
 """Memory that is left to the training, whatever the budget says."""
 _LOOK_AGAIN_BYTES = 32 << 20
+_PLENTY_BYTES = 1 << 30
 _MAP_BYTES = 1 << 42
 _USED = b"used"
 _NUMBER = struct.Struct("<q")
+_WRITER = b"\xff" * 7
+"""Claimed by whoever writes: one who was stopped in the middle of it makes others do without, not wait."""
+_PAUSE_S = 30.0
 
 
 class StoreFullError(Exception):
     """The file system or the memory that the store lies in has no more room."""
+
+
+class StoreBusyError(Exception):
+    """Another process has been writing for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,62 +63,80 @@ class StoreStats:
 
 
 class Store:
-    """An open store. One for each folder and process: see `opened`."""
+    """An open store. One for each folder and process: see `acquire`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.users = 0
+        self.lock = threading.RLock()
+        """Held within every transaction, so that none is open while the process forks."""
         self._file = folder / "data.mdb"
-        self._fork_lock = threading.Lock()  # no transaction is open while the process forks
         self._unlooked = _LOOK_AGAIN_BYTES
-        self._map_bytes = _MAP_BYTES
+        self._headroom = 0
+        self._is_memory = file_system(folder) in ("tmpfs", "ramfs")
+        self._paused_until = 0.0
         _allocate(folder / "lock.mdb", READERS * _READER_BYTES + 8192)
-        self._environment = self._open()
-        self._environment.reader_check()
+        self._environment = _opened_environment(folder)
+        self._writing = Claims(folder / "claims")
         self._inode = self._file.stat().st_ino
-
-    def _open(self) -> Any:
-        while True:
-            try:
-                return lmdb.open(
-                    str(self.folder),
-                    map_size=self._map_bytes,
-                    max_readers=READERS,
-                    mode=0o600,
-                    sync=False,
-                    metasync=False,
-                    readahead=False,
-                    meminit=False,
-                )
-            except (lmdb.MemoryError, MemoryError):  # `ulimit -v`
-                if self._map_bytes <= 1 << 28:
-                    raise
-                self._map_bytes //= 2
 
     def get(self, key: bytes) -> bytes | None:
         """The payload under a key, version included."""
-        with self._fork_lock, self._environment.begin() as transaction:
-            found: bytes | None = transaction.get(key)
-            return found
+        try:
+            with self.lock, self._environment.begin() as transaction:
+                found: bytes | None = transaction.get(key)
+                return found
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
 
-    def holds(self, key: bytes) -> bool:
-        """Whether there is one."""
-        with self._fork_lock, self._environment.begin(buffers=True) as transaction:
-            return transaction.get(key) is not None
+    def get_part(self, key: bytes, start: int, stop: int) -> bytes | None:
+        """Some bytes of a payload."""
+        try:
+            with self.lock, self._environment.begin(buffers=True) as transaction:
+                found = transaction.get(key)
+                return None if found is None else bytes(found[start:stop])
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
+
+    def size(self, key: bytes) -> int | None:
+        """How many bytes there are under a key."""
+        try:
+            with self.lock, self._environment.begin(buffers=True) as transaction:
+                found = transaction.get(key)
+                return None if found is None else len(found)
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
 
     def payload_bytes(self) -> int:
         """The sum of all payloads."""
-        with self._fork_lock, self._environment.begin() as transaction:
-            return _used(transaction)
+        try:
+            with self.lock, self._environment.begin() as transaction:
+                return _used(transaction)
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
 
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
         """Keep items that fit, in their order; how many are kept. What is evicted goes first, older versions too.
 
-        Raises StoreFullError when the budget would allow more than memory does.
+        Raises StoreFullError when the budget would allow more than memory does, and StoreBusyError when nobody can write.
         """
-        self._look_for_room(sum(len(payload) for _, payload in items))
+        if items:
+            self._look_for_room(sum(len(payload) for _, payload in items))
+        if time.monotonic() < self._paused_until:
+            return 0
+        with self.lock:
+            if not self._writing.wait(_WRITER):
+                self._paused_until = time.monotonic() + _PAUSE_S
+                raise StoreBusyError(f"another process has been writing to {self.folder} for long")
+            try:
+                return self._put(items, budget_bytes, evict)
+            finally:
+                self._writing.release([_WRITER])
+
+    def _put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes]) -> int:
         kept = 0
         try:
-            with self._fork_lock, self._environment.begin(write=True) as transaction:
+            with self._environment.begin(write=True) as transaction:
                 used = before = _used(transaction)
                 for key in evict:
                     used -= _delete_versions(transaction, key[:KEY_BYTES], None)
@@ -120,7 +150,7 @@ class Store:
         except (lmdb.DiskError, lmdb.MapFullError, lmdb.MemoryError) as error:
             raise StoreFullError(f"{self.folder} has no room left ({error})") from error
         except lmdb.Error as error:
-            raise OSError(f"{self.folder} cannot be written: {error}") from error
+            raise _failure(self.folder, error) from error
         return kept
 
     def _look_for_room(self, size: int) -> None:
@@ -128,14 +158,12 @@ class Store:
         if place.f_bavail * place.f_frsize < size + (size >> 4) + 65536:
             raise StoreFullError(f"the file system of {self.folder} is full")
         self._unlooked += size
-        if self._unlooked >= _LOOK_AGAIN_BYTES:
-            if headroom_bytes() < RESERVE_BYTES + size:
+        # Other processes fill it, too: look at every put when there is not plenty.
+        if self._is_memory and (self._unlooked >= _LOOK_AGAIN_BYTES or self._headroom < _PLENTY_BYTES):
+            self._headroom = headroom_bytes()
+            if self._headroom < RESERVE_BYTES + size:
                 raise StoreFullError("little memory is left to this process: the cache takes no more")
             self._unlooked = 0
-
-    def delete(self, keys: Sequence[bytes]) -> None:
-        """Forget items, whatever their versions."""
-        self.put([], 0, evict=keys)
 
     def is_there(self) -> bool:
         """Whether the folder still has the file that is open here."""
@@ -147,13 +175,60 @@ class Store:
     def stats(self) -> StoreStats:
         """What is in it."""
         used = self.payload_bytes()
-        entries = self._environment.stat()["entries"]
-        occupied = self._file.stat().st_blocks * 512
-        return StoreStats(max(0, entries - 1), used, occupied)
+        try:
+            with self.lock:
+                entries = self._environment.stat()["entries"]
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
+        return StoreStats(max(0, entries - 1), used, occupied_bytes(self.folder))
 
     def close(self) -> None:
         """Close it in this process."""
-        self._environment.close()
+        with self.lock:
+            self._environment.close()
+            self._writing.close()
+
+
+def occupied_bytes(folder: Path) -> int:
+    """What the store in a folder takes of the file system."""
+    try:
+        return (folder / "data.mdb").stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def check_installed() -> None:
+    """Say what is missing, if so."""
+    if lmdb is None:
+        raise ConfigError("a cache needs LMDB: pip install 'stoker[cache]'")
+
+
+def _opened_environment(folder: Path) -> Any:
+    map_bytes = _MAP_BYTES
+    while True:
+        try:
+            environment = lmdb.open(
+                str(folder),
+                map_size=map_bytes,
+                max_readers=READERS,
+                mode=0o600,
+                sync=False,
+                metasync=False,
+                readahead=False,
+                meminit=False,
+            )
+            environment.reader_check()
+            return environment
+        except (lmdb.MemoryError, MemoryError) as error:  # `ulimit -v`
+            if map_bytes <= 1 << 28:
+                raise _failure(folder, error) from error
+            map_bytes //= 2
+        except lmdb.Error as error:
+            raise _failure(folder, error) from error
+
+
+def _failure(folder: Path, error: Exception) -> OSError:
+    return OSError(f"{folder}: {error}")
 
 
 def _allocate(path: Path, size: int) -> None:
@@ -184,56 +259,68 @@ def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
     return freed
 
 
-def check_installed() -> None:
-    """Say what is missing, if so."""
-    if lmdb is None:
-        raise ConfigError("a cache needs LMDB: pip install 'stoker[cache]'")
-
-
 _stores: dict[Path, Store] = {}
 _lock = threading.RLock()
+_unused: deque[Store] = deque()
+"""Stores whose last user has gone, perhaps inside the garbage collector: the next call closes them."""
 
 
-def opened(folder: Path) -> Store:
-    """The store in a folder, opened once in each process."""
+def acquire(folder: Path) -> Store:
+    """The store in a folder, opened once in each process; `release` it."""
     with _lock:
+        _close_unused()
         store = _stores.get(folder)
         if store is None or not store.is_there():
             if store is not None:
                 store.close()
             store = _stores[folder] = Store(folder)
+        store.users += 1
         return store
 
 
-def close(folder: Path) -> None:
-    """Close a store in this process, if it is open."""
+def release(store: Store) -> None:
+    """This user needs it no more. May be called anywhere."""
+    _unused.append(store)
+
+
+def _close_unused() -> None:
+    while _unused:
+        store = _unused.popleft()
+        store.users -= 1
+        if store.users == 0 and _stores.get(store.folder) is store:
+            del _stores[store.folder]
+            store.close()
+
+
+@contextlib.contextmanager
+def visiting(folder: Path) -> Iterator[Store]:
+    """A store for a look."""
+    store = acquire(folder)
+    try:
+        yield store
+    finally:
+        release(store)
+        with _lock:
+            _close_unused()
+
+
+def forget(folder: Path) -> None:
+    """A folder is removed: whoever still uses it in this process is told by its next call."""
     with _lock:
         store = _stores.pop(folder, None)
         if store is not None:
             store.close()
 
 
-@contextlib.contextmanager
-def visiting(folder: Path) -> Iterator[Store]:
-    """A store for a look: it stays open only if it was."""
-    with _lock:
-        was_open = folder in _stores
-        try:
-            yield opened(folder)
-        finally:
-            if not was_open:
-                close(folder)
-
-
 def _before_fork() -> None:
     _lock.acquire()
     for store in _stores.values():
-        store._fork_lock.acquire()
+        store.lock.acquire()
 
 
 def _after_fork_in_parent() -> None:
     for store in _stores.values():
-        store._fork_lock.release()
+        store.lock.release()
     _lock.release()
 
 
@@ -241,7 +328,9 @@ def _after_fork_in_child() -> None:
     """What was inherited is the parent's; LMDB opens a folder once in a process, so it is closed here first."""
     for store in _stores.values():
         store.close()
+        store.lock.release()
     _stores.clear()
+    _unused.clear()
     _lock.release()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import stoker
 from stoker.errors import StokerError
 
-_COMMANDS = ("analyze", "cache", "checkpoint", "doctor", "run", "whatif")
+_COMMANDS = ("analyze", "cache", "checkpoint", "doctor", "metrics", "report", "run", "top", "whatif")
 _WITH_SCRIPT = ("analyze", "run")
 _FLAGS = ("-h", "--help", "--debug", "--version")
 

@@ -47,7 +47,7 @@ def _list(caches: list[Found], options: argparse.Namespace) -> int:
             stats = found.stats
             used_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.used_at))
             sizes = f"{format_bytes(stats.payload_bytes):>8}  {format_bytes(stats.occupied_bytes):>8}"
-            print(f"{stats.items:>10,}  {sizes}  {found.jobs:>4}  {used_at:16}  {found.name}")
+            print(f"{stats.items:>10,}  {sizes}  {found.jobs:>4}  {used_at:16}  {ascii(found.name)[1:-1]}")
     return 0
 
 

@@ -239,7 +239,7 @@ class _Job:
 
     def limit(self, rate: float, prep: float, fetch: float) -> str:
         """The stage that is the slowest; the loop, if it is not held up."""
-        if rate >= AT_LIMIT * self.loop or (not self.workers and self.loop <= min(prep, fetch)):
+        if rate >= AT_LIMIT * self.loop:
             return "gpu"
         return "prep" if prep <= fetch else "fetch"
 

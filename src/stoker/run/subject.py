@@ -189,9 +189,9 @@ class _Recorder(FileReads):
         self.cache = None  # type: ignore[assignment]
         self.seen: list[str] = []
 
-    def payload(self, path: Any) -> None:
-        if not isinstance(path, int):
-            text = os.path.abspath(os.fsdecode(path))
+    def opened(self, name: Any) -> None:
+        if not isinstance(name, int):
+            text = os.path.abspath(os.fsdecode(name))
             if os.path.isfile(text) and not intercept.is_never(text) and text not in self.seen:
                 self.seen.append(text)
 

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import os
 import struct
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ConfigError
-from stoker.source.paths import PathLike, Paths, common_folder, listed, matched, walked
+from stoker.source.paths import PathLike, Paths, absolute, common_folder, listed, matched, walked
 from stoker.source.reading import checked, retried
 
 # One call reads ahead no more than the device takes at once or its read-ahead, whichever is more: rarely below this.
@@ -23,6 +24,7 @@ _AHEAD = 128 << 10
 _TOGETHER = 32
 _EXPECTED_FILES = 256
 _EXPECTED_BYTES = 64 << 20
+_SETTLED_NS = 2_000_000_000
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 
@@ -32,8 +34,13 @@ def file_key(path: str | bytes) -> bytes:
 
 
 def file_version(status: os.stat_result) -> bytes:
-    """Another one as soon as a file was changed: its size and time of modification, 16 bytes."""
-    return struct.pack("<qq", status.st_size, status.st_mtime_ns)
+    """Another one as soon as a file was changed, or another one took its place: 32 bytes."""
+    return struct.pack("<qqQq", status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+
+def is_old_enough(status: os.stat_result) -> bool:
+    """Whether a file was changed so long ago that another change would show: somebody may still be writing to it."""
+    return time.time_ns() - status.st_mtime_ns > _SETTLED_NS
 
 
 def read_ahead(descriptor: int, offset: int, length: int) -> None:
@@ -66,7 +73,7 @@ class Files:
                 return
             paths = matched(text)
         else:
-            paths = [os.path.abspath(path) for path in where]
+            paths = [absolute(path) for path in where]
             if not paths:
                 raise ConfigError("no files: the list of paths is empty")
             if not os.path.isfile(paths[0]):
@@ -108,6 +115,10 @@ class Files:
         """See `file_version`."""
         checked((number,), len(self))
         return file_version(self._status(number))
+
+    def is_settled(self, number: int) -> bool:
+        """See `is_old_enough`."""
+        return is_old_enough(self._status(number))
 
     def _status(self, number: int) -> os.stat_result:
         path = self.paths.encoded(number)

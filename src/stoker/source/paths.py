@@ -58,14 +58,20 @@ def common_folder(paths: Sequence[str]) -> str:
     return os.path.join(os.path.commonpath([os.path.dirname(path) for path in (min(paths), max(paths))]), "")
 
 
+def absolute(path: PathLike) -> str:
+    """An absolute path of the same file: what lies behind `link/..` is not what the text says."""
+    text = os.fspath(path)
+    return os.path.realpath(text) if os.pardir in text else os.path.abspath(text)
+
+
 def matched(text: str) -> list[str]:
     """The file of this path, or the files that match this glob."""
     if os.path.isfile(text):
-        return [os.path.abspath(text)]
+        return [absolute(text)]
     if not glob.has_magic(text):
         raise ConfigError(f"no files at {text!r}: there is no such file or folder (looked for {os.path.abspath(text)})")
     matches = sorted(glob.glob(text, recursive=True))
-    found = [os.path.abspath(path) for path in matches if os.path.isfile(path)]
+    found = [absolute(path) for path in matches if os.path.isfile(path)]
     if not found:
         what = f"only {len(matches)} folders, perhaps add '/*'" if matches else "nothing"
         raise ConfigError(f"no files match {text!r} (looked in {os.getcwd()}): {what}")

@@ -49,7 +49,8 @@ class Caching:
             is_private = ours is not None and (ours.is_private or loader.cache_policy != "keep-first")
             self.reads = FileReads(Cache(name, loader.cache, loader.cache_dir, is_private=is_private), roots)
         self._steering: Steering | None = None
-        self._intercepts = ours is None
+        # Of loaders that never said they wanted a cache, some have all in memory.
+        self._intercepts = ours is None and not loader._cache_is_planned
         self._expect = expecting(dataset)
         self._tally: Tally | None = None
         if self.reads is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.utils.data.dataloader as torch_dataloader
 
+from stoker.live.record import Record
 from stoker.meter import Meter, now
 from stoker.torch.caching import Caching
 from stoker.torch.progress import Progress
@@ -40,6 +41,7 @@ class _Watched:
     _meter: Meter
     _progress: Progress
     _caching: Caching
+    _record: Record | None
     _began: float
     _arrived = 0
     _num_yielded: int
@@ -49,7 +51,8 @@ class _Watched:
     def _watch(self, loader: Any) -> None:
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
-        self._caching = loader.caching
+        self._caching, self._record = loader.caching, loader._published
+        self._meter.began_at = self._meter.began_at or self._began
         self._count()
 
     def _count(self) -> None:
@@ -64,16 +67,23 @@ class _Watched:
         self._progress.saw(self._arrived)
 
     def _next_data(self) -> Any:
-        began = now()
+        began, record = now(), self._record
+        if record is not None:
+            record.times[0] = began
         self._arrived = 0
         try:
             data = self._obtain()
         except StopIteration:
             self._progress.end()
+            if record is not None:
+                record.tell(self._meter, self._progress, now(), is_over=True)
             self._caching.warn_if_useless(self._meter)
             raise
-        except Exception:
-            self._saw()  # the batch is lost, and the next one comes next
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._saw()  # the batch is lost, and the next one comes next
+            if record is not None:
+                record.tell(self._meter, self._progress, now())
             raise
         meter, ended = self._meter, now()
         meter.wait_s += ended - began
@@ -82,6 +92,8 @@ class _Watched:
         if self._num_yielded == 0:
             meter.first_batch_s = ended - self._began
         self._saw()
+        if record is not None:
+            record.tell(meter, self._progress, ended)
         return data
 
     def _next_index(self) -> Any:
@@ -172,7 +184,10 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:
-            return super()._try_get_data(timeout)
+            got = super()._try_get_data(timeout)
+            if not got[0] and self._record is not None:
+                self._record.late(self._meter.batches, self._late_pid())
+            return got
         except RuntimeError as error:
             ends = ", ".join(
                 f"worker {number}: {_how_it_ended(worker.pid, worker.exitcode)}"
@@ -188,10 +203,15 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             return super()._get_data()
         deadline = now() + self._timeout
         while (remaining := deadline - now()) > 0:
-            arrived, data = self._try_get_data(remaining)
+            arrived, data = self._try_get_data(min(remaining, LOOK_AFTER_WORKERS_S))
             if arrived:
                 return data
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._who_is_late()}")
+
+    def _late_pid(self) -> int:
+        """The process whose batch is the next, or 0 where any batch would do."""
+        info = self._task_info.get(self._rcvd_idx)
+        return self._workers[info[0]].pid or 0 if info is not None and getattr(self, "_in_order", True) else 0
 
     def _who_is_late(self) -> str:
         info = self._task_info.get(self._rcvd_idx)

@@ -4,10 +4,14 @@ A plain map-style dataset of torch's, so that it works under any loader. What it
 apart: bytes can come from a cache, and under our loader a worker asks the source to read ahead for the orders that wait.
 """
 
+import contextlib
 import copy
+import hashlib
+import operator
 import os
+import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -17,6 +21,7 @@ import torch.utils.data
 
 from stoker.cache import intercept
 from stoker.cache.cached import Advice, Cache, read_plainly
+from stoker.cache.steering import Decision
 from stoker.cache.store import KEY_BYTES
 from stoker.errors import ConfigError
 from stoker.meter import Tally
@@ -86,14 +91,16 @@ class Dataset(torch.utils.data.Dataset[Any]):
         if self._cache is not None:
             return self._cache
         reads = intercept.current()
-        return None if reads is None else reads.cache
+        if reads is None or (self.is_private and not reads.cache.is_private):
+            return None  # what it calls its samples means nothing to others
+        return reads.cache
 
     def fetch(self, ids: Sequence[int]) -> list[Bytes]:
         """The bytes of some samples."""
         cache = self._current_cache()
         wanted = _Wanted(self.source, self._names, ids)
         if cache is None:
-            return read_plainly(wanted, self._tally)
+            return read_plainly(wanted, len(ids), self._tally)
         return cache.fetch(wanted, self._advice_on(ids))
 
     def _advice_on(self, ids: Sequence[int]) -> Advice | None:
@@ -103,7 +110,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         kept, evicted = decided
         _decided.latest = kept, ()  # those are forgotten once
         positions = {position for position, number in enumerate(ids) if number in kept}
-        return Advice(positions, [self._names.key(number) for number in evicted])
+        return Advice(positions, [_key(self._names, number) for number in evicted])
 
     def expect(self, ids: Sequence[int]) -> None:
         """These will be fetched soon: begin to read what is not in the cache."""
@@ -111,7 +118,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
             return
         cache, names = self._current_cache(), self._names
         if cache is not None:
-            ids = [number for number in ids if not cache.holds(names.key(number) + names.version(number))]
+            ids = [number for number in ids if not cache.holds(_key(names, number) + names.version(number))]
         self._foresighted.expect(ids)
 
     def __getitem__(self, index: int) -> Any:
@@ -136,18 +143,34 @@ class Dataset(torch.utils.data.Dataset[Any]):
 _decided = threading.local()
 
 
-def advise(kept: Iterable[int], evicted: Sequence[int]) -> None:
-    """What a policy has decided on the samples that this thread fetches next: which are kept, and which go for them."""
+@contextlib.contextmanager
+def advised(decision: Decision | None) -> Iterator[None]:
+    """What a policy has decided on the samples that this thread fetches within: which are kept, and which go for them."""
+    if decision is None:
+        yield
+        return
+    kept, evicted = decision
     _decided.latest = frozenset(kept), evicted
+    try:
+        yield
+    finally:
+        _decided.latest = None
 
 
 class _Wanted:
     """A request for samples of a source."""
 
     def __init__(self, source: Source, names: Named, ids: Sequence[int]) -> None:
-        self._source = source
-        self._ids = ids
-        self.keys = [names.key(number) + names.version(number) for number in ids]
+        self._source, self._names = source, names
+        self._ids = [operator.index(number) for number in ids]
+        self._settled = getattr(source, "is_settled", None)
+        self._keys: list[bytes] | None = None
+
+    @property
+    def keys(self) -> list[bytes]:
+        if self._keys is None:  # made when a cache asks, and once
+            self._keys = [_key(self._names, number) + self._names.version(number) for number in self._ids]
+        return self._keys
 
     def sizes(self, positions: list[int]) -> Sequence[int]:
         return self._source.sizes([self._ids[position] for position in positions])
@@ -155,9 +178,20 @@ class _Wanted:
     def read(self, positions: list[int]) -> Sequence[Bytes]:
         return self._source.read([self._ids[position] for position in positions])
 
+    def is_settled(self, position: int) -> bool:
+        number = self._ids[position]
+        version = self._names.version(number)
+        return self.keys[position][KEY_BYTES:] == version and (self._settled is None or self._settled(number))
+
     def kept(self, positions: list[int]) -> None:
         if isinstance(self._source, Releasing):
             self._source.release([self._ids[position] for position in positions])
+
+
+def _key(names: Named, number: int) -> bytes:
+    """A name of the length that a store wants."""
+    key = names.key(number)
+    return key if len(key) == KEY_BYTES else hashlib.blake2b(key, digest_size=KEY_BYTES).digest()
 
 
 class _Numbered:
@@ -165,8 +199,11 @@ class _Numbered:
 
     name = "samples by number"
 
+    def __init__(self) -> None:
+        self._token = secrets.token_bytes(8)
+
     def key(self, number: int) -> bytes:
-        return number.to_bytes(KEY_BYTES, "big")
+        return self._token + number.to_bytes(8, "big", signed=True)
 
     def version(self, number: int) -> bytes:
         return b""

@@ -1,6 +1,6 @@
-"""Checkpoints of a Lightning run: a callback, and `trainer.fit` goes on where a killed one was.
+"""Callbacks for Lightning: checkpoints from which `trainer.fit` goes on, and what the run waits for in its log.
 
-    trainer = Trainer(callbacks=[StokerCheckpoint("checkpoints")])
+    trainer = Trainer(callbacks=[StokerCheckpoint("checkpoints"), StokerStats()])
     trainer.fit(module, stoker.DataLoader(dataset, shuffle=True, seed=7))
 
 A snapshot is of the moment between two batches: hooks, validation and schedulers of the one are done, and the other has not
@@ -20,6 +20,7 @@ except ImportError:
 
 from stoker.checkpoint.checkpointer import Checkpointer
 from stoker.errors import ConfigError
+from stoker.meter import Scalars
 from stoker.torch.loader import DataLoader
 
 
@@ -108,6 +109,45 @@ class StokerCheckpoint(pl.Callback):
         """Let go of everything: there will be no teardown."""
         trainer._signal_connector.teardown()
         self.teardown(trainer, pl_module, "fit")
+
+
+class StokerStats(pl.Callback):
+    """Logs how much of its time the training loop waits for data, and how many samples it gets per second.
+
+    Every `log_every_n_steps` of the trainer, under `loader/waiting_pct` and `loader/samples_per_s`, each of the time since
+    the last; ranks log their own. `prog_bar=True` shows both in the progress bar.
+    """
+
+    def __init__(self, prefix: str = "loader/", *, prog_bar: bool = False) -> None:
+        self._prefix = prefix
+        self._prog_bar = prog_bar
+        self._scalars: Scalars | None = None
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find the loaders, and begin to count."""
+        assert trainer.fit_loop._combined_loader is not None
+        loaders = [loader for loader in trainer.fit_loop._combined_loader.flattened if isinstance(loader, DataLoader)]
+        self._scalars = Scalars([loader._meter for loader in loaders]) if loaders else None
+        if self._scalars is None:
+            warnings.warn("no loader of this run is a stoker.DataLoader, so nothing is known of its waiting", stacklevel=2)
+        else:
+            self._scalars.take()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log, if it is time to."""
+        if self._scalars is not None and trainer._logger_connector.should_update_logs:
+            values = self._scalars.take(self._prefix)
+            wanted = {f"{self._prefix}{name}" for name in ("waiting_pct", "samples_per_s")}
+            bar = {name: value for name, value in values.items() if name in wanted}
+            rest = {name: value for name, value in values.items() if name not in wanted}
+            pl_module.log_dict(bar, prog_bar=self._prog_bar, batch_size=1)
+            pl_module.log_dict(rest, batch_size=1)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Let go of the loaders."""
+        self._scalars = None
 
 
 class _Loops:

@@ -16,17 +16,20 @@ from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch.utils.data
 import torch.utils.data.dataloader as torch_dataloader
 
 from stoker.errors import ConfigError
-from stoker.meter import LoaderStats, Meter
+from stoker.meter import LoaderStats, Meter, Scalars
 from stoker.plan import Plan
 from stoker.torch.caching import Caching, check
 from stoker.torch.dataset import of_stoker
 from stoker.torch.progress import Itinerary, Progress, TorchItinerary
+
+if TYPE_CHECKING:
+    from stoker.live.record import Record
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -37,7 +40,7 @@ _POSITIONS = [
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self"
 ]
 _DESCRIPTORS_PER_WORKER = 6
-_STAYS_HERE = ("_live", "_spares", "_collate_here", "_caching")
+_STAYS_HERE = ("_live", "_spares", "_collate_here", "_caching", "_record", "_scalars")
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -53,6 +56,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     _given: frozenset[str]
     _told_about_threads = False
+    _cache_is_planned = False
     _draws = False
     """Whether a worker has seen the dataset draw from a default generator."""
     _replays = False
@@ -109,8 +113,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if planned.prefetch_factor is not None and "prefetch_factor" not in self._given and prefetch_factor is None:
             prefetch_factor = planned.prefetch_factor if num_workers else None
         if planned.cache_bytes is not None and "cache" not in self._given and cache is None:
+            self._cache_is_planned = True
             cache, cache_dir = planned.cache_bytes, planned.cache_dir if cache_dir is None else cache_dir
-            if planned.cache_policy is not None and seed is not None and of_stoker(dataset) is not None:
+            if planned.cache_policy is not None and seed is not None and of_stoker(dataset) is dataset:
                 cache_policy = planned.cache_policy
         if workers not in ("processes", "threads"):
             raise ConfigError(f"workers must be 'processes' or 'threads', not {workers!r}")
@@ -247,6 +252,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             found = self.__dict__["_caching"] = Caching(self)
         return found
 
+    @property
+    def _published(self) -> "Record | None":
+        """Where `stoker top` sees what this loader does in this process; None where nobody shall."""
+        from stoker.torch.publishing import publish_loader
+
+        found = self.__dict__.get("_record")
+        if "_record" not in self.__dict__ or (found is not None and found.owner != os.getpid()):
+            found = self.__dict__["_record"] = publish_loader(self)
+        return found
+
     def _check_threads(self) -> None:
         """Warn once of what threads cannot give."""
         from stoker.torch.seeding import draws_from_globals, takes_rng
@@ -302,12 +317,26 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """What this loader has done since it was made, over all its iterators."""
         return self._meter.stats()
 
+    def scalars(self, prefix: str = "") -> dict[str, float]:
+        """What happened since the last call, for loggers: `waiting_pct` of the time, `samples_per_s`, and more.
+
+        `writer.add_scalars("loader", loader.scalars(), step)` for TensorBoard, `run.log(loader.scalars("loader/"))` for
+        Weights & Biases. The first call tells of all since the first `iter()`.
+        """
+        found = self.__dict__.get("_scalars")
+        if found is None:
+            found = self.__dict__["_scalars"] = Scalars([self._meter])
+        return found.take(prefix)
+
     def close(self) -> None:
         """End all workers and give all memory back now. Batches that you hold stay valid; a new `iter()` starts anew."""
         self._iterator = None
         for iterator in list(self.__dict__.get("_live", ())):
             iterator._shutdown_workers()
         self.__dict__.pop("_collate_here", None)
+        record = self.__dict__.pop("_record", None)
+        if record is not None:
+            record.close()
         caching = self.__dict__.pop("_caching", None)
         if caching is not None:
             caching.close()

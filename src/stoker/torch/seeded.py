@@ -16,7 +16,7 @@ from torch.utils.data._utils import worker as torch_worker
 from stoker.stage.outbox import Outbox
 from stoker.torch.carrier import Instead, MapInlineIter, MapWorkersIter
 from stoker.torch.course import Course
-from stoker.torch.dataset import advise
+from stoker.torch.dataset import advised
 from stoker.torch.leaves import HereCollate, collates_as_torch
 from stoker.torch.rows import are_large, stack
 from stoker.torch.seeding import Positions, generators_restored
@@ -65,8 +65,10 @@ class SeededCollate:
     def __call__(self, ordered: Ordered) -> Any:
         """Prepare samples and collate them."""
         epoch, first, step, ids, part, decision = ordered.order
-        if decision is not None:
-            advise(*decision)
+        with advised(decision):
+            return self._carry_out(epoch, first, step, ids, part)
+
+    def _carry_out(self, epoch: int, first: int, step: int, ids: Any, part: Any) -> Any:
         make = partial(self.positions.make, epoch, first, step, ids)
         if part:
             common, start, total = part

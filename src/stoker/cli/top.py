@@ -1,0 +1,95 @@
+"""Show what the loaders of this user on this host are doing, live.
+
+q or Ctrl-C ends it. WAITING is the share of its time that a training loop waits for data; FETCH/PREP is how the time of
+the workers is divided between reading and preparing; WORKERS are processes (p) or threads (t); LAST is how long ago the
+loop got a batch. In a pipe the table is printed once. Loaders with STOKER_TOP=0 in their environment are not seen.
+"""
+
+import argparse
+import json
+import locale
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+from stoker.errors import CommandError
+from stoker.live import folder
+from stoker.live.table import Style, clip, table
+from stoker.live.watch import Row, Watch
+
+_EVERY_S = 1.0
+_LOOK_S = 0.5
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument("--once", action="store_true", help="print the table once, from half a second of looking")
+    parser.add_argument("--json", action="store_true", help="print JSON, likewise once")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the table."""
+    watch = Watch(_look, time.monotonic)
+    is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    if options.json or options.once or not is_live:
+        rows = watch.rows()
+        if rows:
+            time.sleep(_LOOK_S)
+            rows = watch.rows()
+        if options.json:
+            print(json.dumps([document(row) for row in rows], indent=2))
+        else:
+            width = shutil.get_terminal_size((120, 24)).columns
+            print("\n".join(table(rows, _style(width, None))))
+        return 0
+    from stoker.live.screen import Screen
+
+    with Screen() as screen:
+        for _ in screen.frames(_EVERY_S, time.monotonic):
+            width, height = screen.size()
+            rows = watch.rows()
+            waiting = sum(row.is_stalled for row in rows)
+            stalled = f", {waiting} stalled" if waiting else ""
+            title = f"stoker top   {time.strftime('%H:%M:%S')}   {len(rows)} loaders{stalled}   (q to leave)"
+            screen.draw([clip(title, width), "", *table(rows, _style(width, height - 2))])
+    return 0
+
+
+def _look() -> dict[str, Any]:
+    try:
+        return dict(folder.loaders())
+    except OSError as error:
+        raise CommandError(f"cannot look at what loaders have published: {error}") from error
+
+
+def _style(width: int, height: int | None) -> Style:
+    encoding = (sys.stdout.encoding or locale.getpreferredencoding()).lower().replace("-", "")
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return Style(width, height, colour=colour, blocks=encoding.startswith("utf"))
+
+
+def document(row: Row) -> dict[str, Any]:
+    """A row in JSON's terms."""
+    seen, facts = asdict(row.seen), asdict(row.seen.facts)
+    return {
+        **{name: facts[name] for name in ("pid", "rank", "script", "dataset", "kind")},
+        "loader": facts["number"],
+        **{name: value for name, value in seen.items() if name not in ("facts", "left_at", "asked_at", "is_over")},
+        "late_pid": row.seen.late_pid or None,
+        "epoch": row.seen.epoch if row.seen.epoch >= 0 else None,
+        "epoch_length": row.seen.epoch_length or None,
+        "samples_per_s": row.samples_per_s,
+        "batches_per_s": row.batches_per_s,
+        "waiting_share": row.waiting,
+        "fetch_share": row.fetch,
+        "hits_share": row.hits,
+        "busy_share": row.busy,
+        "age_s": row.age_s,
+        "waiting_s": row.waiting_s,
+        "state": row.state,
+        "is_stalled": row.is_stalled,
+        "hint": row.hint,
+    }

@@ -1,0 +1,77 @@
+"""Loaders in the text format of Prometheus. Pure.
+
+Counters are given as they are, for Prometheus to take rates of; times are given as moments, so that an old file is seen to
+be old. The labels of a loader are its script, dataset, rank, pid, and its number within its process.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from stoker.live.record import Seen
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_COUNTERS: tuple[tuple[str, str, Callable[[Seen], float]], ...] = (
+    ("batches_total", "Batches handed to the training loop.", lambda seen: seen.batches),
+    ("samples_total", "Samples in them.", lambda seen: seen.samples),
+    ("wait_seconds_total", "Time that the training loop waited inside the loader.", lambda seen: seen.wait_s),
+    ("prep_seconds_total", "Time spent making batches, summed over workers, reading included.", lambda seen: seen.prep_s),
+    ("fetch_seconds_total", "Time of that spent reading; 0 where it cannot be told apart.", lambda seen: seen.fetch_s),
+    ("cache_hits_total", "Reads that came from the cache.", lambda seen: seen.hits),
+    ("cache_misses_total", "Reads that were looked for in the cache in vain.", lambda seen: seen.misses),
+    ("cache_faults_total", "Times that the cache could not do what it should.", lambda seen: seen.faults),
+    ("cache_read_bytes_total", "Bytes that came from the cache.", lambda seen: seen.bytes_cache),
+    ("storage_read_bytes_total", "Bytes that came from storage, as far as known.", lambda seen: seen.bytes_storage),
+)
+_GAUGES: tuple[tuple[str, str, Callable[[Seen, float, float], float | None]], ...] = (
+    ("workers", "Workers of the loader.", lambda seen, at, wall: seen.workers),
+    ("epoch", "The epoch that the loader is in.", lambda seen, at, wall: seen.epoch if seen.epoch >= 0 else None),
+    (
+        "epoch_progress_ratio",
+        "Share of the epoch's batches that were handed out.",
+        lambda seen, at, wall: seen.epoch_batches / seen.epoch_length if seen.epoch_length else None,
+    ),
+    (
+        "waiting_seconds",
+        "How long the training loop has been waiting inside the loader right now; 0 when it is not.",
+        lambda seen, at, wall: max(0.0, at - seen.asked_at) if seen.is_waiting else 0,
+    ),
+    (
+        "last_batch_timestamp_seconds",
+        "When the training loop last got a batch, or the end of an epoch, as Unix time.",
+        lambda seen, at, wall: wall - (at - seen.left_at) if seen.left_at else None,
+    ),
+)
+
+
+def expose(loaders: Iterable[Seen], at: float, wall: float, version: str) -> str:
+    """All loaders; `at` is now on the monotonic clock, `wall` is now as Unix time."""
+    seen = sorted(loaders, key=lambda one: (one.facts.script, one.facts.pid, one.facts.number))
+    lines = _family("stoker_build_info", "gauge", "Version of stoker.", [(_labels({"version": version}), 1)])
+    lines += _family("stoker_loaders", "gauge", "Loaders of this user that live on this host.", [("", len(seen))])
+    for name, text, count in _COUNTERS:
+        lines += _family(f"stoker_loader_{name}", "counter", text, [(_of(one), count(one)) for one in seen])
+    for name, text, gauge in _GAUGES:
+        values = [(_of(one), value) for one in seen if (value := gauge(one, at, wall)) is not None]
+        lines += _family(f"stoker_loader_{name}", "gauge", text, values)
+    return "\n".join(lines) + "\n"
+
+
+def _family(name: str, kind: str, text: str, values: Sequence[tuple[str, float]]) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *(f"{name}{labels} {value!r}" for labels, value in values)]
+
+
+def _of(seen: Seen) -> str:
+    facts = seen.facts
+    rank = "" if facts.rank is None else str(facts.rank)
+    return _labels(
+        {"script": facts.script, "dataset": facts.dataset, "rank": rank, "pid": str(facts.pid), "loader": str(facts.number)}
+    )
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return "".join(sign if sign.isprintable() else f"\\\\x{ord(sign):02x}" for sign in value)

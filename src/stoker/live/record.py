@@ -1,0 +1,243 @@
+"""One loader's numbers in a small file that others may read: how they lie in it, how they are written, how they are read.
+
+       0  who publishes this; it never changes
+     512  single numbers of eight bytes, each written at once
+    1024  the counters, in two places
+
+Counters are written to the two places in turn, and then the number of the write is stored, whose last bit says which place
+holds. So neither side ever waits, what is read is of one moment, and a writer that is killed half-way leaves the counters
+that were there before. Both ends of a place carry the number of its write, too.
+
+A record belongs to the process that made it. In a forked child it leads nowhere.
+"""
+
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+SIZE = 2048
+_MAGIC = b"stoker 1"
+_FACTS = struct.Struct("<8sqqQqqd16s256s128s")
+_WORDS_AT = 512
+_WORDS = struct.Struct("<QdQQ")  # number of the latest write, asked at, who is late, batches in an epoch
+_PLACES_AT = (1024, 1536)
+_COUNTERS = struct.Struct("<QQQdddQQQQQqqQdQQ")
+_PID_BITS = 32
+_TRIES = 100
+
+Read = Callable[[int, int], bytes]
+"""Gives so many bytes of a record from an offset."""
+
+
+class Meter(Protocol):
+    """What is published of a loader's meter."""
+
+    batches: int
+    samples: int
+    wait_s: float
+    prep_s: float
+    fetch_s: float
+    hits: int
+    misses: int
+    bytes_cache: int
+    bytes_storage: int
+    faults: int
+    workers: int
+
+
+class Progress(Protocol):
+    """What is published of a loader's progress."""
+
+    epoch: int
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Whose record it is."""
+
+    pid: int
+    started: int
+    """When the process was started, in ticks since boot."""
+    namespace: int
+    """In which the pid means something."""
+    rank: int | None
+    number: int
+    """Tells the loaders of one process apart."""
+    made_at: float
+    """When it was first iterated, on the host's monotonic clock."""
+    kind: str
+    """"processes" or "threads"."""
+    script: str
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a loader had published at one moment. Counters only grow."""
+
+    facts: Facts
+    batches: int
+    samples: int
+    wait_s: float
+    prep_s: float
+    fetch_s: float
+    hits: int
+    misses: int
+    bytes_cache: int
+    bytes_storage: int
+    faults: int
+    workers: int
+    epoch: int
+    epoch_batches: int
+    """Batches of this epoch that the loop has got."""
+    left_at: float
+    """When the loop last got what it asked for; 0 before the first batch."""
+    is_over: bool
+    """Whether that was the end of the epoch."""
+    asked_at: float
+    """When the loop last asked."""
+    late_pid: int
+    """The worker that the loop has been waiting for for seconds, if it is known; else 0."""
+    epoch_length: int
+    """Batches in an epoch, if that is known; else 0."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the loop is inside the loader."""
+        return self.asked_at > self.left_at
+
+    def waited_s(self, at: float) -> float:
+        """How long the loop has waited so far, the wait that is going on included."""
+        return self.wait_s + (max(0.0, at - self.asked_at) if self.is_waiting else 0.0)
+
+
+class Record:
+    """The side that writes. What the training loop calls is `times[0] = now()` as it asks, and `tell` as it gets."""
+
+    __slots__ = ("__weakref__", "_buffer", "_number", "_unlink", "_words", "owner", "times")
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Take over a file, locked and filled; its lock is held until the record is closed."""
+        mapping = mmap.mmap(descriptor, SIZE)  # which holds a duplicate of the descriptor, and so the lock
+        os.close(descriptor)
+        self.owner = os.getpid()
+        self._number = 0
+        self._unlink = weakref.finalize(self, _unlink, path, self.owner)
+        self._write_to(mapping)
+        _records.add(self)
+
+    def _write_to(self, buffer: mmap.mmap | bytearray) -> None:
+        words = memoryview(buffer)[_WORDS_AT : _WORDS_AT + _WORDS.size]
+        self._buffer = buffer
+        self._words = words.cast("Q")
+        self.times = words[8:16].cast("d")
+
+    def tell(self, meter: Meter, progress: Progress, at: float, is_over: bool = False) -> None:
+        """Publish the counters: the loop goes on with a batch, or without."""
+        self._number = number = self._number + 1
+        try:
+            _COUNTERS.pack_into(
+                self._buffer,
+                _PLACES_AT[number & 1],
+                number,
+                meter.batches,
+                meter.samples,
+                meter.wait_s,
+                meter.prep_s,
+                meter.fetch_s,
+                meter.hits,
+                meter.misses,
+                meter.bytes_cache,
+                meter.bytes_storage,
+                meter.faults,
+                meter.workers,
+                progress.epoch,
+                progress.batches,
+                at,
+                is_over,
+                number,
+            )
+        except (struct.error, TypeError, OverflowError):
+            self.close()  # an epoch that is no number, say: not worth an error in somebody's training
+        else:
+            self._words[0] = number
+
+    def late(self, batches: int, pid: int) -> None:
+        """The loop has waited for seconds, after so many batches, for this worker."""
+        self._words[2] = (batches & 0xFFFFFFFF) << _PID_BITS | pid
+
+    def length(self, batches: int) -> None:
+        """How many batches an epoch has."""
+        self._words[3] = batches
+
+    def close(self) -> None:
+        """Remove it. Iterators may go on writing, to no avail."""
+        self._unlink()
+        self.forget()
+
+    def forget(self) -> None:
+        """Write to nowhere from now on, and let go of the lock."""
+        self._unlink.detach()
+        self._write_to(bytearray(SIZE))
+
+
+_records: weakref.WeakSet[Record] = weakref.WeakSet()
+
+
+def _unlink(path: Path, owner: int) -> None:
+    if os.getpid() == owner:
+        path.unlink(missing_ok=True)
+
+
+def _forget_all() -> None:
+    for record in list(_records):
+        record.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def facts_bytes(facts: Facts) -> bytes:
+    """The beginning of a record. Text that is too long keeps its end."""
+    rank = -1 if facts.rank is None else facts.rank
+    numbers = facts.pid, facts.started, facts.namespace, rank, facts.number, facts.made_at
+    texts = _text(facts.kind, 16), _text(facts.script, 256), _text(facts.dataset, 128)
+    return _FACTS.pack(_MAGIC, *numbers, *texts)
+
+
+def _text(text: str, most: int) -> bytes:
+    encoded = text.replace("\0", "").encode("utf-8", "backslashreplace")
+    if len(encoded) > most:
+        encoded = b"..." + encoded[3 - most :].decode("utf-8", "ignore").encode()
+    return encoded
+
+
+def read_facts(read: Read) -> Facts:
+    """Whose record it is. Raises ValueError if it is none of ours."""
+    head = read(_FACTS.size, 0)
+    if len(head) != _FACTS.size or not head.startswith(_MAGIC):
+        raise ValueError("not a record of this version")
+    _, pid, started, namespace, rank, number, made_at, *texts = _FACTS.unpack(head)
+    kind, script, dataset = (text.rstrip(b"\0").decode("utf-8", "replace") for text in texts)
+    return Facts(pid, started, namespace, None if rank < 0 else rank, number, made_at, kind, script, dataset)
+
+
+def read_record(read: Read, facts: Facts) -> Seen | None:
+    """The counters at one moment, or None if they are written so fast that none is seen at rest."""
+    for _ in range(_TRIES):
+        number, asked_at, late, length = _WORDS.unpack(read(_WORDS.size, _WORDS_AT))
+        first, *counters, last = _COUNTERS.unpack(read(_COUNTERS.size, _PLACES_AT[number & 1]))
+        (after,) = struct.unpack("<Q", read(8, _WORDS_AT))
+        if first == last == number == after:
+            *counts, left_at, is_over = counters
+            is_late = asked_at > left_at and late >> _PID_BITS == counts[0] & 0xFFFFFFFF
+            late_pid = late & ((1 << _PID_BITS) - 1) if is_late else 0
+            values: list[Any] = [*counts, left_at, bool(is_over), asked_at, late_pid, length]
+            return Seen(facts, *values)
+    return None

@@ -1,0 +1,78 @@
+"""What a loader says of itself to `stoker top`, when it is first iterated.
+
+Arguments of the script are not among it: they may be secrets.
+"""
+
+import itertools
+import os
+import sys
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from stoker.live import process
+from stoker.live.folder import publish
+from stoker.live.record import Facts, Record
+from stoker.meter import now
+
+_KNOWN = (DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler)
+_numbers = itertools.count()
+
+
+def publish_loader(loader: Any) -> Record | None:
+    """A record for a loader in this process, or None where nobody shall see it, or could."""
+    own = process.find(os.getpid())
+    if own is None:
+        return None
+    facts = Facts(
+        pid=os.getpid(),
+        started=own.started,
+        namespace=process.namespace(),
+        rank=_rank(),
+        number=next(_numbers),
+        made_at=now(),
+        kind=loader.workers,
+        script=_script(),
+        dataset=_name(loader.dataset),
+    )
+    record = publish(facts)
+    if record is not None:
+        record.length(_length(loader))
+    return record
+
+
+def _rank() -> int | None:
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 10 else None
+
+
+def _script() -> str:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:
+        return f"-m {spec.name.removesuffix('.__main__')}"
+    return str(sys.argv[0]) if getattr(sys, "argv", None) else ""
+
+
+def _name(dataset: Any) -> str:
+    name = type(dataset).__name__
+    return f"{name}({type(dataset.dataset).__name__})" if type(dataset) is Subset else name
+
+
+def _length(loader: Any) -> int:
+    """Batches in an epoch, if nobody but torch is asked; else 0."""
+    batches: Any = loader.batch_sampler
+    sampler: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
+    if type(sampler) not in _KNOWN or (batches is not None and type(batches) is not BatchSampler):
+        return 0
+    try:
+        return len(sampler) if batches is None else len(batches)
+    except Exception:  # a dataset without a length, under a sampler that does not need it
+        return 0
