@@ -112,9 +112,9 @@ class Group:
         return sum(int(row[2]) for row in rows if len(row) == 3 and row[1] == "Read")
 
     def footprint_bytes(self) -> int:
-        """Memory that is neither page cache nor tmpfs."""
+        """Memory of the processes and of the kernel for them: neither page cache nor tmpfs."""
         stat = dict(row.split() for row in (self.memory / "memory.stat").read_text().splitlines())
-        return int((self.memory / "memory.usage_in_bytes").read_text()) - int(stat["total_cache"])
+        return int(stat["total_rss"]) + int((self.memory / "memory.kmem.usage_in_bytes").read_text())
 
 
 @contextlib.contextmanager
@@ -239,6 +239,7 @@ def measure(folder: str, rounds: int) -> None:
             device=device[name] / left,
             in_blocks=device[name] / (blocks * left / total),
             epochs=[round(row["device"] / left, 3) for row in later[name]],
+            page_cache_has_room_for=(memory - found[name]["footprint"]) / total if name == "page cache" else None,
             **({"counted": statistics.median(counted) / left, "faults": later[name][-1]["faults"]} if counted else {}),
         )
 

@@ -1,11 +1,13 @@
 """A training loop whose rates are known: it sleeps for what the device, the decoder and the storage would take.
 
-    planted.py FOLDER [--compute S] [--prep S] [--latency S] [--batch N] [--workers N] [--epochs N] [--kind KIND]
+    planted.py FOLDER [--compute S] [--prep S] [--latency S] [--batch N] [--workers N] [--epochs N] [--kind KIND] [--forget]
 
-Prints samples per second for each epoch. With --latency reading takes so long for each sample, whoever reads.
+Prints samples per second for each epoch, without its first batches. With --latency reading takes so long for each sample,
+whoever reads. With --forget no file stays in the page cache.
 """
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,27 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 
+SKIPPED = 10
+"""Batches of an epoch that do not count: workers start, and prepare ahead."""
+
+
 class InFiles(Dataset[Any]):
-    def __init__(self, root: Path, prep_s: float) -> None:
+    def __init__(self, root: Path, prep_s: float, forget: bool) -> None:
         self.paths = sorted(root.glob("*.bin"))
         self.prep_s = prep_s
+        self.forget = forget
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Any:
         raw = self.paths[index].read_bytes()
-        time.sleep(self.prep_s)
+        if self.forget:
+            descriptor = os.open(self.paths[index], os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+        if self.prep_s:
+            time.sleep(self.prep_s)
         return torch.frombuffer(bytearray(raw[:64]), dtype=torch.uint8), index
 
 
@@ -54,6 +66,7 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.0)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--forget", action="store_true")
     parser.add_argument("--epochs", type=int, default=1_000_000)
     parser.add_argument(
         "--kind", choices=["shuffled", "in order", "stream", "none", "failing", "short"], default="shuffled"
@@ -62,7 +75,7 @@ def main() -> None:
     if options.kind == "none":
         print("no loader here")
         return
-    dataset: Any = Stream() if options.kind == "stream" else InFiles(options.root, options.prep)
+    dataset: Any = Stream() if options.kind == "stream" else InFiles(options.root, options.prep, options.forget)
     if options.latency:
         dataset = slow_source(options.root, options.prep, options.latency)
     shuffle = None if options.kind == "stream" else options.kind != "in order"
@@ -70,7 +83,10 @@ def main() -> None:
     for _ in range(3 if options.kind in ("short", "in order") else options.epochs):
         began, count = time.perf_counter(), 0
         for number, batch in enumerate(loader):
-            time.sleep(options.compute)
+            if number == SKIPPED:
+                began, count = time.perf_counter(), 0
+            if options.compute:
+                time.sleep(options.compute)
             count += options.batch
             if options.kind == "failing" and number == 20:
                 raise ValueError("the model diverged")

@@ -21,6 +21,7 @@ from pathlib import Path
 from stoker.decide.planner import decide, render
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
+from stoker.report.html import charts_library, html_report
 from stoker.report.text import text_report
 from stoker.run.script import command, environment
 
@@ -33,6 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--json", metavar="FILE", default="profile.json", help="where to write the profile (default: %(default)s)"
     )
     parser.add_argument("--plan", metavar="FILE", help="where to write the plan (default: plan.toml beside the profile)")
+    parser.add_argument("--html", metavar="FILE", help="write a page, too, as `stoker report` does")
     parser.add_argument(
         "--iterations", metavar="N", type=int, default=100, help="of the loop, for each phase (default: 100)"
     )
@@ -62,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--cache is a fraction from 0 to 1, not {options.cache:g}")
     if options.iterations < 1 or options.time <= 0 or (options.loader is not None and options.loader < 1):
         raise ConfigError("--iterations, --time and --loader must be more than 0")
+    if options.html:
+        charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
     with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
         made = Path(folder) / "profile.json"
@@ -81,10 +85,13 @@ def run(options: argparse.Namespace) -> int:
     plan = Path(options.plan) if options.plan else target.with_name("plan.toml")
     decision = decide(profile)
     write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
+    if options.html:
+        write_text(options.html, html_report(profile, str(plan)))
     is_terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if is_terminal else 80
     print(text_report(profile, str(plan), width=width, colour=is_terminal and "NO_COLOR" not in os.environ))
-    print(f"Written: {target}, {plan}. Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")
+    written = ", ".join(map(str, (target, plan, *filter(None, [options.html]))))
+    print(f"Written: {written}. Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")
     stall = profile.stalls.prep + profile.stalls.fetch
     if options.fail_above is not None and 100 * stall > options.fail_above:
         print(

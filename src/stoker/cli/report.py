@@ -1,7 +1,7 @@
 """Make a page of HTML from a profile: where the time goes, what would help, and sliders to ask on.
 
-PROFILE is what `stoker analyze` wrote. Two of them, before and after a change, are compared. The page is one file that needs
-no network. It needs Bokeh to be made: pip install 'stoker[report]'.
+PROFILE is what `stoker analyze` wrote. Two of them, before and after a change, are compared. The page is one file that
+needs no network. To make it needs Bokeh: pip install 'stoker[report]'.
 """
 
 import argparse
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stoker.errors import ConfigError
 from stoker.profile import Profile, write_text
+from stoker.report.html import html_report
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +25,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the page."""
-    from stoker.report.html import html_report
-
     if len(options.profiles) > 2:
         raise ConfigError(f"a page is of one profile, or of two as before and after, not of {len(options.profiles)}")
     *before, profile = map(Profile.load, options.profiles)

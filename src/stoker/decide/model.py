@@ -144,6 +144,8 @@ def scaled(rates: Rates, stage: str, factor: float) -> Rates:
     """The same rates with one stage faster or slower, at all its counts."""
     by = {"prep": ("prep_by_workers", "prep_by_threads"), "storage": ("storage_by_readers",)}.get(stage, ())
     changed: dict[str, Any] = {stage: getattr(rates, stage) * factor}
+    if stage == "storage":
+        changed["storage_rested"] = rates.storage_rested * factor
     changed |= {name: {count: rate * factor for count, rate in getattr(rates, name).items()} for name in by}
     return replace(rates, **changed)
 
@@ -172,6 +174,7 @@ class _Job:
             store = {1: next(iter(store.values()))}
         store = {count: rate * share.storage_factor for count, rate in store.items()}
         self.store = Curve(store, growing=len(store) > 1 and not cautious) if store else None
+        self.rested = rates.storage_rested * share.storage_factor
 
     def _learn_prep(self, points: dict[int, float], knee: float, cautious: bool) -> None:
         """Apart: counts that the cores had room for, and what more workers than that made of the same cores."""
@@ -207,11 +210,22 @@ class _Job:
         cache = self.readers / self.cache_s if self.cache_s else math.inf
         return cache if self.store is None or self.hits == 1 else fetch_rate(self.hits, self.store(self.readers), cache)
 
+    def reading(self, count: float) -> float:
+        """The rate of so many who read at once, after the store had a rest: it may have saved up for them."""
+        assert self.store is not None
+        return max(self.store(count), count * self.rested)
+
+    def lasting(self, rate: float, hits: float) -> float:
+        """A rate, as far as the store can go on giving it."""
+        assert self.store is not None
+        return min(rate, self.store(self.readers) / (1 - hits)) if self.rested and hits < 1 else rate
+
     def rate(self, hits: float) -> float:
         """Samples per second of the whole loop."""
         if not self.workers:
-            fetch_s = (1 - hits) / self.store(1) if self.store else 0.0
-            return 1 / (1 / self.loop + 1 / self.preparing(1, max(1.0, self.cores), hits) + fetch_s)
+            fetch_s = (1 - hits) / self.reading(1) if self.store else 0.0
+            rate = 1 / (1 / self.loop + 1 / self.preparing(1, max(1.0, self.cores), hits) + fetch_s)
+            return self.lasting(rate, hits) if self.store else rate
         at_most = min(self.loop, self.delivered(self.cores, hits))
         if not self.loop_core_s or math.isinf(self.cores):
             return at_most
@@ -225,11 +239,12 @@ class _Job:
         if hits == 1 or self.store is None:
             return self.preparing(self.workers, cores, 1.0)
         chance = 1 - max(0.0, 1 - self.spread) * (1 - hits)  # a hit among misses makes times differ, too
-        rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.store, 1 - hits, chance)
+        rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.reading, 1 - hits, chance)
         rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
+        rate = self.lasting(rate, hits)
         if not self.reads_inside:
             return min(rate, self.fetch_rate())
-        return min(rate, self.preparing(self.workers, cores, 1.0)) if self.cache_s <= 1 / self.store(1) else rate
+        return min(rate, self.preparing(self.workers, cores, 1.0)) if self.cache_s <= 1 / self.reading(1) else rate
 
     def _uneven(self, rate: float, cores: float, hits: float) -> float:
         """The squared spread of the times of batches that comes from reading some samples and not others."""
@@ -238,8 +253,8 @@ class _Job:
         return (hits + self.spread**2) * (1 - hits) * (fetch_s / cycle_s) ** 2 / self.batch if self.batch else 0.0
 
     def limit(self, rate: float, prep: float, fetch: float) -> str:
-        """The stage that is the slowest; the loop, if it is not held up."""
-        if rate >= AT_LIMIT * self.loop:
+        """The stage that is the slowest; the loop, if it is not held up, or does everything itself and is most of it."""
+        if rate >= (AT_LIMIT if self.workers else 0.5) * self.loop:
             return "gpu"
         return "prep" if prep <= fetch else "fetch"
 

@@ -182,9 +182,7 @@ def _limit(row: Row) -> str:
         elif row.busy is not None and row.busy >= _BUSY:
             words.append(f"prep-bound: workers are busy {_percent(row.busy)} of the time")
         elif row.busy is not None:
-            words.append(
-                f"waits, though workers are busy only {_percent(row.busy)}: a few batches take much longer than most"
-            )
+            words.append(f"waits with workers {_percent(row.busy)} busy: single slow batches, or too many small ones")
     if seen.faults:
         words.append(f"the cache failed {seen.faults} times, and storage was read instead")
     return "; ".join(words)

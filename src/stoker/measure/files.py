@@ -5,6 +5,7 @@ Whether it did is asked with reads that may not wait (`RWF_NOWAIT`): `mincore` c
 not ours.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -14,10 +15,16 @@ _PROBES = 4
 _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 
-def cool(paths: Iterable[str]) -> None:
-    """Let the kernel forget files."""
+def cool(paths: Iterable[str], *, sync: bool = False) -> None:
+    """Let the kernel forget files; what was written a moment ago only if it is brought to storage first."""
+
+    def forget(descriptor: int) -> None:
+        if sync:
+            os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     for path in paths:
-        _on(path, lambda descriptor: os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED))
+        _on(path, forget)
 
 
 def warm(paths: Iterable[str]) -> int:
@@ -121,6 +128,7 @@ def _on(path: str, act: Callable[[int], None]) -> None:
     except OSError:
         return
     try:
-        act(descriptor)
+        with contextlib.suppress(OSError):
+            act(descriptor)
     finally:
         os.close(descriptor)

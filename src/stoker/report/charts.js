@@ -28,6 +28,11 @@ globalThis.stokerCharts = (() => {
     return power > 5 || power < -3 ? [size * 10 ** power, `10^${power} ${name}`] : [size, name];
   }
 
+  function timeText(seconds) {
+    const [size, name] = unit(seconds, TIMES);
+    return `${(seconds / size).toPrecision(3)} ${name}`;
+  }
+
   function figure(theme, paper, options) {
     const B = globalThis.Bokeh;
     const fig = B.Plotting.figure({
@@ -56,7 +61,7 @@ globalThis.stokerCharts = (() => {
   }
 
   // Rows of stacked time: {words, seconds, prep, fetch}, parts as fractions.
-  function bars(theme, paper, per) {
+  function bars(theme, paper, place, per) {
     const B = globalThis.Bokeh;
     const fig = figure(theme, paper, { x_range: new B.Range1d({ start: 0, end: 1 }), y_range: new B.Range1d({ start: 0, end: 1 }) });
     fig.yaxes[0].visible = false;
@@ -75,6 +80,7 @@ globalThis.stokerCharts = (() => {
       update(rows) {
         const longest = Math.max(...rows.map((row) => row.seconds));
         const [size, name] = unit(longest, TIMES);
+        const readable = (40 / (paper ? PAPER : place.clientWidth || PAPER)) * (longest / size);
         const data = { y: rows.map((_, number) => rows.length - number - 0.7), words: rows.map((row) => row.words) };
         data.top = data.y.map((y) => y + 0.25);
         for (const kind of Object.keys(KINDS)) for (const end of ["from", "to", "mid", "words"]) data[`${kind}_${end}`] = [];
@@ -86,7 +92,7 @@ globalThis.stokerCharts = (() => {
             data[`${kind}_from`].push(at);
             data[`${kind}_to`].push(at + width);
             data[`${kind}_mid`].push(at + width / 2);
-            data[`${kind}_words`].push(width > (0.13 * longest) / size ? `${Math.round(100 * part)} %` : "");
+            data[`${kind}_words`].push(width > readable ? `${Math.round(100 * part)} %` : "");
             at += width;
           }
         }
@@ -100,10 +106,10 @@ globalThis.stokerCharts = (() => {
   }
 
   // A rate over one thing: {x, y, low, high, other, before, points: [{x, y, low, high}, ...], most}.
-  function curves(theme, paper, label, whole) {
+  function curves(theme, paper, place, label, whole) {
     const B = globalThis.Bokeh;
     const fig = figure(theme, paper, {
-      height: 300, x_axis_label: label, x_range: new B.Range1d({ start: 0, end: 1 }), y_range: new B.Range1d({ start: 0, end: 1 }),
+      height: paper ? 250 : 300, x_axis_label: label, x_range: new B.Range1d({ start: 0, end: 1 }), y_range: new B.Range1d({ start: 0, end: 1 }),
     });
     fig.xgrids[0].visible = false;
     if (whole) fig.xaxes[0].ticker.min_interval = 1;
@@ -150,13 +156,13 @@ globalThis.stokerCharts = (() => {
     };
   }
 
-  // Both drawings of one chart as one: `make` gets a theme and whether it is for paper.
+  // Both drawings of one chart as one: `make` gets a theme, whether it is for paper, and its place.
   function show(element, dark, make) {
     const drawn = [];
     for (const paper of [false, true]) {
       const place = document.createElement("div");
       place.className = paper ? "paper" : "screen";
-      const chart = make(THEMES[dark && !paper ? "dark" : "light"], paper);
+      const chart = make(THEMES[dark && !paper ? "dark" : "light"], paper, place);
       element.append(place);
       drawn.push({ chart, place });
     }
@@ -173,5 +179,5 @@ globalThis.stokerCharts = (() => {
     };
   }
 
-  return { bars, curves, show };
+  return { bars, curves, show, timeText };
 })();

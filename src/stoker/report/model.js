@@ -105,6 +105,7 @@ globalThis.stokerModel = (() => {
   function scaled(rates, stage, by) {
     const tables = { prep: ["prep_by_workers", "prep_by_threads"], storage: ["storage_by_readers"] }[stage] || [];
     const changed = { ...rates, [stage]: rates[stage] * by };
+    if (stage === "storage") changed.storage_rested = (rates.storage_rested || 0) * by;
     for (const name of tables) {
       changed[name] = Object.fromEntries(Object.entries(rates[name]).map(([count, rate]) => [count, rate * by]));
     }
@@ -133,6 +134,7 @@ globalThis.stokerModel = (() => {
       if (store.length === 1 && !cautious) store = [[1, store[0][1]]];
       store = store.map(([count, rate]) => [count, rate * factor(share.storage_factor)]);
       this.store = store.length ? curve(store, store.length > 1 && !cautious) : null;
+      this.rested = (rates.storage_rested || 0) * factor(share.storage_factor);
     }
 
     learnPrep(measured, knee, cautious) {
@@ -167,10 +169,19 @@ globalThis.stokerModel = (() => {
       return 1 / (this.hits / cache + (1 - this.hits) / this.store(this.readers));
     }
 
+    reading(count) {
+      return Math.max(this.store(count), count * this.rested);
+    }
+
+    lasting(rate, hits) {
+      return this.rested && hits < 1 ? Math.min(rate, this.store(this.readers) / (1 - hits)) : rate;
+    }
+
     rate(hits) {
       if (!this.workers) {
-        const fetchS = this.store ? (1 - hits) / this.store(1) : 0;
-        return 1 / (1 / this.loop + 1 / this.preparing(1, Math.max(1, this.cores), hits) + fetchS);
+        const fetchS = this.store ? (1 - hits) / this.reading(1) : 0;
+        const rate = 1 / (1 / this.loop + 1 / this.preparing(1, Math.max(1, this.cores), hits) + fetchS);
+        return this.store ? this.lasting(rate, hits) : rate;
       }
       const atMost = Math.min(this.loop, this.delivered(this.cores, hits));
       if (!this.loopCoreS || this.cores === Infinity) return atMost;
@@ -182,10 +193,11 @@ globalThis.stokerModel = (() => {
       if (cores <= 0) return 0;
       if (hits === 1 || this.store === null) return this.preparing(this.workers, cores, 1);
       const chance = 1 - Math.max(0, 1 - this.spread) * (1 - hits);
-      let rate = throughput(this.workers, (n) => this.preparing(n, cores, hits), this.store, 1 - hits, chance);
+      let rate = throughput(this.workers, (n) => this.preparing(n, cores, hits), (n) => this.reading(n), 1 - hits, chance);
       rate /= 1 + ORDER * this.uneven(rate, cores, hits) * (1 - 1 / this.workers);
+      rate = this.lasting(rate, hits);
       if (!this.readsInside) return Math.min(rate, this.fetchRate());
-      return this.cacheS <= 1 / this.store(1) ? Math.min(rate, this.preparing(this.workers, cores, 1)) : rate;
+      return this.cacheS <= 1 / this.reading(1) ? Math.min(rate, this.preparing(this.workers, cores, 1)) : rate;
     }
 
     uneven(rate, cores, hits) {
@@ -196,7 +208,7 @@ globalThis.stokerModel = (() => {
     }
 
     limit(rate, prep, fetch) {
-      if (rate >= AT_LIMIT * this.loop) return "gpu";
+      if (rate >= (this.workers ? AT_LIMIT : 0.5) * this.loop) return "gpu";
       return prep <= fetch ? "prep" : "fetch";
     }
   }

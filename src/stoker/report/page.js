@@ -4,7 +4,7 @@
 (() => {
   const { profiles, per, samples } = JSON.parse(document.getElementById("document").textContent);
   const { predict, asMeasured, onCores } = globalThis.stokerModel;
-  const { bars, curves, show } = globalThis.stokerCharts;
+  const { bars, curves, show, timeText } = globalThis.stokerCharts;
   const element = (id) => document.getElementById(id);
   const profile = profiles[profiles.length - 1];
   const before = profiles.length > 1 ? profiles[0] : null;
@@ -22,11 +22,6 @@
   }
   const percent = (part) => `${part > 0 && part < 0.005 ? "<1" : Math.round(100 * part)}\u00a0%`;
   const rateText = (rate) => `${number(rate)}\u00a0samples/s`;
-  function seconds(value) {
-    const units = [[1e-3, "ms"], [1, "s"], [60, "min"], [3600, "h"], [86400, "days"]];
-    const [size, name] = units.findLast(([one]) => value >= 2 * one || one === 1e-3);
-    return `${number(value / size)}\u00a0${name}`;
-  }
   function bytes(count) {
     const units = [[1, "B"], [1e3, "KB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"]];
     const [size, name] = units.findLast(([one]) => count >= one) || units[0];
@@ -116,6 +111,8 @@
     tell("result-rate", found ? number(found.rate) : "no answer");
     for (const kind of ["compute", "prep", "fetch"]) element(`result-${kind}`).hidden = !found;
     element("reset").disabled = !changed();
+    element("legend-changes").hidden = !changed();
+    tell("legend-most", `the loop alone, ${rateText(profile.rates.gpu * wanted.gpu_factor)}`);
     if (!found) {
       tell("result-words", "The model has no answer for these values.");
       return;
@@ -131,7 +128,7 @@
     const parts = { compute: Math.max(0, 1 - stall), prep: found.prep_stall, fetch: found.fetch_stall };
     for (const [kind, part] of Object.entries(parts)) {
       element(`result-${kind}`).style.flexGrow = part;
-      element(`result-${kind}`).textContent = part >= 0.12 ? percent(part) : "";
+      element(`result-${kind}`).textContent = part * element("result-parts").clientWidth >= 36 ? percent(part) : "";
     }
   }
 
@@ -139,7 +136,7 @@
 
   function row(words, rate, prep, fetch) {
     const time = samples / rate;
-    return { words: `${words} \u00b7 ${number(rate)} samples/s \u00b7 ${seconds(time)}`, seconds: time, prep, fetch };
+    return { words: `${words} \u00b7 ${number(rate)} samples/s \u00b7 ${timeText(time)}`, seconds: time, prep, fetch };
   }
   const predictedRow = (words, found) => row(words, found.rate, found.prep_stall, found.fetch_stall);
 
@@ -212,10 +209,10 @@
       const place = element(id);
       if (place) charts.push({ chart: show(place, dark, make), data });
     };
-    if (barRows(null).length) add("chart-time", (theme, paper) => bars(theme, paper, per), (_, found) => barRows(found));
+    if (barRows(null).length) add("chart-time", (...how) => bars(...how, per), (_, found) => barRows(found));
     if (now) {
-      add("chart-cache", (theme, paper) => curves(theme, paper, "part of the dataset in the cache (%)", false), cacheData);
-      add("chart-workers", (theme, paper) => curves(theme, paper, "workers", true), workerData);
+      add("chart-cache", (...how) => curves(...how, "part of the dataset in the cache (%)", false), cacheData);
+      add("chart-workers", (...how) => curves(...how, "workers", true), workerData);
     }
     draw();
     for (const { chart } of charts) await chart.begin();
@@ -254,9 +251,14 @@
   }
   for (const button of document.querySelectorAll("button[data-copies]")) button.addEventListener("click", () => copy(button));
 
+  // Words inside the bars depend on how wide they are.
+  addEventListener("resize", () => {
+    waiting = waiting || requestAnimationFrame(draw);
+  });
+
   // ---- begin
 
-  globalThis.Bokeh.set_log_level("warn");
+  globalThis.Bokeh.logger.set_level("warn");
   nameToggle();
   if (now) {
     makeSliders();

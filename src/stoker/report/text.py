@@ -72,7 +72,8 @@ def _sentence(profile: Profile) -> str:
     sure = f" (±{plus_minus:.0%})" if plus_minus else ""
     if profile.limit == "gpu":
         waits = f"it waits for data during {stall:.0%} of its time" if stall >= 0.005 else "it does not wait for data"
-        return f"The training loop is the limit{sure}: {waits}. A faster loader would change little."
+        little = " A faster loader would change little." if stall < 0.05 else ""
+        return f"The training loop is the limit{sure}: {waits}.{little}"
     who = f"{profile.workers} worker{'' if profile.workers == 1 else 's'}" if profile.workers else "the loop itself"
     many = "" if profile.workers > 1 else "s"
     could = f"and the loop could take {rates.gpu:,.0f}"

@@ -127,6 +127,7 @@ def profile_of(phases: Phases, script: str) -> Profile:
         prep_by_workers={count: series.rate for count, series in found.prep.items()},
         prep_by_threads={count: series.rate for count, series in found.prep_threads.items()},
         storage_by_readers={count: series.rate for count, series in found.storage.items()},
+        storage_rested=found.storage_rested,
         workers=workers,
         cores=usable_cores() / phases.world,
         batch=found.batch,

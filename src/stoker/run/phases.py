@@ -52,6 +52,7 @@ class Measured:
     prep_threads: dict[int, Series] = field(default_factory=dict)
     prep_busy: float = 1.0
     storage: dict[int, Series] = field(default_factory=dict)
+    storage_rested: float = 0.0
     cache: float = 0.0
     cached: Series = field(default_factory=Series)
     cold: Series = field(default_factory=Series)
@@ -151,6 +152,7 @@ class Phases:
         self._make_warm(ids, paths)
         self._measure_prep(batches)
         yield from self._loop("cached samples", batches, found.cached)
+        found.spread = self._measure_spread(ids)
         if not storage.is_known:
             found.notes.append(f"reading was not told from preparing: {storage.why}; 'prep' has both in it")
         elif storage.is_files and not self._can_be_cold(paths):
@@ -326,9 +328,29 @@ class Phases:
                 if elapsed > self._phase_s or (len(series.times) >= FEWEST and series.width < _GOOD):
                     break
             self._left -= time.perf_counter() - began
+        found.storage_rested = self._measure_rested(readers, paths)
         files.warm(paths)
         cached = subject.cached_readers(ids)
         found.cache = statistics.median(files.read_rate(cached, 1, 0.3)[0] for _ in range(3)) * workers
+
+    def _measure_rested(self, readers: list[Callable[[], object]], paths: list[str]) -> float:
+        """The rate of a reader who waits between reads for as long as a worker prepares, without that waiting."""
+        prep = self.found.prep.get(1)
+        pause_s = max(1 / prep.rate if prep and prep.rate else 0.0, 1 / max(1.0, self.found.storage[1].rate))
+        self._say("reading from storage with rests")
+        files.cool(paths)
+        spent, read, began = 0.0, 0, time.perf_counter()
+        for reader in itertools.cycle(readers):
+            time.sleep(pause_s)
+            start = time.perf_counter()
+            reader()
+            spent += time.perf_counter() - start
+            read += 1
+            elapsed = time.perf_counter() - began
+            if elapsed > self._phase_s / 2 or read == len(readers):
+                break
+        self._left -= elapsed
+        return read / self._ranks.largest(spent)
 
     # ---- what is measured with
 
@@ -347,6 +369,22 @@ class Phases:
                 found.bytes_known = len(known) == found.samples
         return ids
 
+    def _measure_spread(self, ids: Ids) -> float:
+        """How much the times of single samples differ, reading included."""
+        times = []
+        deadline = time.perf_counter() + self._phase_s / 3
+        step = max(1, len(ids) // 64)
+        chosen = ids[::step][:64]
+        if self.subject.storage.is_files:
+            files.cool(path for some in self.subject.storage.paths(chosen) for path in some)
+        for number in chosen:
+            began = time.perf_counter()
+            self.subject.dataset[number]
+            times.append(time.perf_counter() - began)
+            if began > deadline:
+                break
+        return min(2.0, statistics.stdev(times) / statistics.fmean(times)) if len(times) > 2 else 0.3
+
     def _make_warm(self, ids: Ids, paths: list[str]) -> None:
         """Have all samples in memory: the kernel's, or a cache of ours for a source that the kernel keeps nothing of."""
         storage = self.subject.storage
@@ -361,8 +399,12 @@ class Phases:
             self.subject.keep(ids)
 
     def _can_be_cold(self, paths: list[str]) -> bool:
-        files.cool(paths)
-        return files.resident(paths) <= _COLD
+        for _ in range(10):  # threads of the phase before may still be at their last sample
+            files.cool(paths, sync=True)
+            if files.resident(paths) <= _COLD:
+                return True
+            time.sleep(0.1)
+        return False
 
     def _find_device(self) -> None:
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

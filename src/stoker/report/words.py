@@ -1,0 +1,164 @@
+"""What a page says of a profile: numbers, sentences, and commands to copy. Pure; nothing here predicts or decides.
+
+Text of a profile is passed on as it is: whoever shows it escapes it.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stoker.profile import Advice, Profile
+from stoker.units import format_bytes
+
+LIMITS = {"gpu": "the training loop", "prep": "preparing samples", "fetch": "reading from storage"}
+_INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+
+
+def visible(text: str) -> str:
+    """Text without what could hide a part of it, or turn it around."""
+    return _INVISIBLE.sub("\ufffd", text)
+
+
+# ---- numbers; the same as in page.js
+
+
+def number(value: float) -> str:
+    """Three digits or more, with an exponent where these do not suffice."""
+    if not math.isfinite(value):
+        return "unlimited"
+    if value >= 1e12 or 0 < value < 0.001:
+        return f"{value:.2e}"
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def percent(part: float) -> str:
+    """A fraction, without decimals; something is never nothing."""
+    return "<1\xa0%" if 0 < part < 0.005 else f"{100 * part:.0f}\xa0%"
+
+
+def within(value: float, sure: float) -> str:
+    """A rate and the half-width of its interval; no unit."""
+    return number(value) + (f" \xb1{percent(sure)}" if sure else "") if value else "not measured"
+
+
+def rate(value: float, sure: float = 0.0) -> str:
+    """The same in a sentence."""
+    words = f"{number(value)}\xa0samples/s" if value else "an unknown number of samples/s"
+    return words + (f" \xb1{percent(sure)}" if sure and value else "")
+
+
+def size(count: float) -> str:
+    """Bytes, however many."""
+    return format_bytes(count) if count < 1e15 else f"{count:.2e} B"
+
+
+def many(count: float, word: str) -> str:
+    """A count and its noun."""
+    return f"{number(count)} {word}{'' if count == 1 else 's'}"
+
+
+# ---- sentences
+
+
+def stall(profile: Profile) -> float:
+    """The part of the time that the loop waits."""
+    return min(1.0, profile.stalls.prep + profile.stalls.fetch)
+
+
+def speed(profile: Profile) -> float:
+    """Samples per second as it ran; 0 is unknown."""
+    return profile.speed.cold or profile.speed.cached
+
+
+def headline(profile: Profile, before: Profile | None = None) -> tuple[str, str]:
+    """The one sentence of a page: what it is about, and the rest of it."""
+    limit, waiting = LIMITS[profile.limit], percent(stall(profile))
+    if before is not None and speed(before) and speed(profile):
+        waited = f"training waited for data {percent(stall(before))} of the time before, {waiting} now"
+        return _times(speed(profile) / speed(before)), f": {waited}. The limit is now {limit}."
+    if profile.limit == "gpu":
+        fed = "does not wait for data" if stall(profile) < 0.005 else f"waits for data {waiting} of the time"
+        return "The training loop itself is the limit", f": it {fed}."
+    return f"{limit[0].upper()}{limit[1:]} is the limit", f": training waits for data {waiting} of the time."
+
+
+def _times(times: float) -> str:
+    if 0.97 < times < 1.03:
+        return "As fast as before"
+    return f"{number(times)} times as fast" if times > 1 else f"Slower, at {number(times)} times the speed"
+
+
+def lead(profile: Profile) -> str:
+    """Why that is so."""
+    rates, sure = profile.rates, profile.confidence
+    could = f"the training loop could take {rate(rates.gpu, sure.gpu)}"
+    if profile.limit == "gpu":
+        return f"A faster loader would change little: {could}, and gets {rate(speed(profile))}."
+    who = many(profile.workers, "worker") if profile.workers else "The loop itself, without workers,"
+    ending = "s" if profile.workers < 2 else ""
+    if profile.limit == "prep":
+        return f"{who} prepare{ending} {rate(rates.prep, sure.prep)}; {could}."
+    return f"{who} read{ending} {rate(rates.storage, sure.storage)}; {could}."
+
+
+def tiles(profile: Profile, before: Profile | None = None) -> list[tuple[str, str]]:
+    """The three numbers to remember."""
+    ran, waits = within(speed(profile), 0), percent(stall(profile))
+    if before is not None:
+        ran, waits = f"{within(speed(before), 0)} \u2192 {ran}", f"{percent(stall(before))} \u2192 {waits}"
+    ranks = f" on each of {profile.world} ranks" if profile.world > 1 else ""
+    return [
+        (ran, f"samples/s as it ran{ranks}"),
+        (within(profile.rates.gpu, 0), "samples/s that the training loop alone could take"),
+        (waits, "of the time, the loop waits for data"),
+    ]
+
+
+def differences(before: Profile, after: Profile) -> Iterable[str]:
+    """What makes two profiles hard to compare."""
+    differ = {
+        "hosts": (before.host.cores, before.host.device) != (after.host.cores, after.host.device),
+        "batch sizes": before.batch_size != after.batch_size,
+        "datasets": (before.dataset.samples, before.dataset.bytes) != (after.dataset.samples, after.dataset.bytes),
+        "numbers of ranks": before.world != after.world,
+    }
+    named = " and ".join(name for name, differs in differ.items() if differs)
+    if named:
+        yield f"The two profiles have different {named}: more than one thing changed between them."
+
+
+# ---- advice
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One piece of advice: what, how much it gives, and what to copy, with words on where it goes."""
+
+    change: str
+    effect: str
+    commands: list[tuple[str, str]]
+
+
+def change(profile: Profile, advice: Advice) -> Change:
+    """Advice for people."""
+    gain = (
+        f"{number(round(1 + advice.gain, 2))} times as fast" if advice.gain >= 0.995 else f"{percent(advice.gain)} faster"
+    )
+    words = advice.apply.split()
+    arguments = " ".join(word for word in words if word.startswith("num_workers="))
+    options = " ".join(word for word in words if not word.startswith("num_workers="))
+    commands = []
+    if arguments:
+        commands.append(("In the script, as an argument of its DataLoader", arguments))
+    if options:
+        also = " as well" if arguments else ""
+        commands.append((f"On the command line{also}", f"stoker run {options} {script(profile)}"))
+    return Change(advice.change[:1].upper() + advice.change[1:], f"About {rate(advice.rate)}, {gain}", commands)
+
+
+def script(profile: Profile) -> str:
+    """In one line: what is copied must not press Enter by itself."""
+    return " ".join(visible(profile.script).split()) or "SCRIPT"

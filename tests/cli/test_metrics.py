@@ -1,0 +1,176 @@
+"""`stoker metrics`: what Prometheus is given, and how."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.cli.loading import Training
+
+from stoker.cli import main
+from stoker.live.exposition import expose
+from stoker.live.record import Facts, Seen
+
+DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "stoker.json"
+LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\.)*",?)*)\})? ([0-9.e+-]+)')
+
+
+def parse(text: str) -> dict[tuple[str, str], float]:
+    """Read the text format, strictly: HELP and TYPE before values, families together, nothing twice."""
+    assert text.endswith("\n")
+    found: dict[tuple[str, str], float] = {}
+    family, kind = "", ""
+    families = []
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            family = line.split()[2]
+            families.append(family)
+        elif line.startswith("# TYPE "):
+            assert line.split()[2] == family
+            kind = line.split()[3]
+            assert (kind == "counter") == family.endswith("_total")
+        else:
+            match = LINE.fullmatch(line)
+            assert match, line
+            assert match[1] == family
+            assert (match[1], match[2] or "") not in found
+            found[match[1], match[2] or ""] = float(match[3])
+    assert len(families) == len(set(families))
+    return found
+
+
+def seen(**changes: object) -> Seen:
+    facts = Facts(42, 0, 0, None, 0, 100.0, "processes", "train.py", "Pictures")
+    base = Seen(facts, 10, 80, 2.5, 3.5, 0.5, 6, 2, 600, 200, 0, 2, 1, 4, 190.0, False, 189.0, 0, 8)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_the_text() -> None:
+    values = parse(expose([seen()], 200.0, 1000.0, "0.1"))
+    labels = 'script="train.py",dataset="Pictures",rank="",pid="42",loader="0"'
+    assert values["stoker_loaders", ""] == 1
+    assert values["stoker_loader_samples_total", labels] == 80
+    assert values["stoker_loader_wait_seconds_total", labels] == 2.5
+    assert values["stoker_loader_cache_hits_total", labels] == 6
+    assert values["stoker_loader_epoch_progress_ratio", labels] == 0.5
+    assert values["stoker_loader_waiting_seconds", labels] == 0
+    assert values["stoker_loader_last_batch_timestamp_seconds", labels] == 990
+    values = parse(expose([seen(asked_at=195.0)], 200.0, 1000.0, "0.1"))
+    assert values["stoker_loader_waiting_seconds", labels] == 5
+
+
+def test_two_loaders_of_a_process_and_odd_names() -> None:
+    odd = 'a"b\\c\nd\x1b[31m\r.py'
+    facts = replace(seen().facts, script=odd, rank=3)
+    text = expose([seen(facts=facts), seen(facts=replace(facts, number=1))], 200.0, 1000.0, "0.1")
+    assert len({labels for name, labels in parse(text) if name == "stoker_loader_batches_total"}) == 2
+    assert 'script="a\\"b\\\\c\\nd\\\\x1b[31m\\\\x0d.py",dataset="Pictures",rank="3"' in text
+    assert "\x1b" not in text
+    assert parse(expose([], 0.0, 0.0, "0.1"))["stoker_loaders", ""] == 0
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    known = {name for name, _ in parse(expose([seen()], 200.0, 1000.0, "0.1"))}
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked = {name for panel in dashboard["panels"] for target in panel.get("targets", ())
+             for name in re.findall(r"stoker_[a-z_]+", target["expr"])}  # fmt: skip
+    assert asked
+    assert asked <= known
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(places)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
+    place = tmp_path_factory.mktemp("metrics") / "own"
+    made = Training(place, 5, "steady", "0")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STOKER_TOP", str(place))
+            made.wait_until_ready()
+            yield made
+    finally:
+        made.kill()
+
+
+def samples(text: str, training: Training) -> float:
+    (value,) = [
+        value for (name, labels), value in parse(text).items()
+        if name == "stoker_loader_samples_total" and f'rank="5",pid="{training.pid}"' in labels
+    ]  # fmt: skip
+    return value
+
+
+def test_a_text_file(training: Training, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["metrics"]) == 0
+    printed = samples(capsys.readouterr().out, training)
+    path = tmp_path / "stoker.prom"
+    assert main(["metrics", "--textfile", str(path)]) == 0
+    assert samples(path.read_text(), training) >= printed > 0
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == ["stoker.prom"]
+
+
+def test_a_text_file_again_and_again(training: Training, tmp_path: Path) -> None:
+    path = tmp_path / "stoker.prom"
+    words = [sys.executable, "-m", "stoker", "metrics", "--textfile", str(path), "--every", "0.05"]
+    process = subprocess.Popen(words)
+    try:
+        counts: set[float] = set()
+        deadline = time.monotonic() + 20
+        while len(counts) < 5:
+            assert time.monotonic() < deadline
+            if path.exists():
+                counts.add(samples(path.read_text(), training))  # whole whenever it is read
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_endpoint_on_loopback(training: Training) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stoker", "metrics", "--listen", "0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        assert address.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert samples(answer.read().decode(), training) > 0
+        with pytest.raises(urllib.error.HTTPError, match="404") as error:
+            urllib.request.urlopen(address.replace("metrics", "else"), timeout=10)
+        error.value.close()
+    finally:
+        process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--listen", "0.0.0.0:9123"], "0.0.0.0 can be reached from outside"),
+        (["--listen", "[::]:9123"], "--public"),
+        (["--listen", "nonsense"], "--listen takes a port"),
+        (["--listen", "127.0.0.1:99999"], "--listen takes a port"),
+        (["--listen", "9123", "--textfile", "x"], "choose one"),
+        (["--every", "5"], "goes with --textfile"),
+        (["--textfile", "x", "--every", "0"], "goes with --textfile"),
+        (["--textfile", "/nowhere/x.prom"], "cannot write /nowhere/x.prom"),
+    ],
+)
+def test_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["metrics", *words]) == 1
+    assert message in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""`stoker top` with real loaders: three, of which one is killed and one is stalled; and with a real terminal."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.cli.loading import SCRIPT, Training
+
+from stoker.cli import main
+
+ODD_NAME = "odd\n\x1b[31m\"'.py"
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Training]]:
+    """A steady one, one that waits for ever, and one to be killed."""
+    folder = tmp_path_factory.mktemp("top")
+    odd = folder / ODD_NAME
+    odd.write_text(SCRIPT.read_text())
+    place = folder / "own"
+    training = {
+        "steady": Training(place, 0, "steady", "1"),
+        "stalled": Training(place, 1, "blocks", "2"),
+        "doomed": Training(place, 2, "steady", "0", script=odd),
+    }
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("STOKER_TOP", str(place))
+            for one in training.values():
+                one.wait_until_ready()
+            yield training
+    finally:
+        for one in training.values():
+            one.kill()
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> dict[int, dict[str, Any]]:
+    assert main(["top", "--json"]) == 0
+    return {row["pid"]: row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_all_are_shown_and_the_stall_is_named(three: dict[str, Training], capsys: pytest.CaptureFixture[str]) -> None:
+    deadline = time.monotonic() + 20
+    while True:  # a stall has a name after a few seconds
+        rows = document(capsys)
+        stalled = rows[three["stalled"].pid]
+        if stalled["late_pid"] is not None and stalled["is_stalled"]:
+            break
+        assert time.monotonic() < deadline
+    assert set(rows) == {training.pid for training in three.values()}
+    assert stalled["late_pid"] in {child.pid for child in psutil.Process(three["stalled"].pid).children()}
+    assert re.match(rf"waiting \d+ s for worker pid {stalled['late_pid']} \(asleep", stalled["hint"])
+    assert (stalled["samples_per_s"], stalled["waiting_share"], stalled["samples"]) == (0, 1, 16)
+    steady = rows[three["steady"].pid]
+    assert steady["samples_per_s"] > 100
+    assert (steady["rank"], steady["workers"], steady["dataset"], steady["state"] != "stalled") == (0, 1, "Pictures", True)
+    assert not steady["is_stalled"]
+    assert steady["age_s"] < 2
+    assert rows[three["doomed"].pid]["script"].endswith(ODD_NAME)
+
+
+def test_a_table_in_a_pipe(three: dict[str, Training], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top"]) == 0  # output is captured: not a terminal
+    text = capsys.readouterr().out
+    assert main(["top", "--once"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 4
+    assert "\x1b" not in text
+    lines = text.splitlines()
+    assert lines[0].split()[:2] == ["LOADER", "RANK"]
+    assert sum(line.startswith(("loading.py", "odd")) for line in lines) == 3
+    assert any(line.startswith("odd\\n\\x1b[31m\"'.py Pictures") for line in lines)
+
+
+class Terminal:
+    """`stoker top` on a terminal of its own."""
+
+    def __init__(self, width: int = 120) -> None:
+        self.master, self.slave = pty.openpty()
+        self.resize(width)
+        self.before = termios.tcgetattr(self.slave)
+        self.written = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "stoker", "top"],
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+
+    def resize(self, width: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 20, width, 0, 0))
+
+    def read(self) -> None:
+        if select.select([self.master], [], [], 0.05)[0]:
+            self.written += os.read(self.master, 65536)
+
+    def screen(self) -> list[str]:
+        """The latest whole picture."""
+        pictures = re.findall(rb"\x1b\[H(.*?)\x1b\[J", self.written, re.DOTALL)
+        text = pictures[-1].decode() if pictures else ""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r", "").split("\n")
+
+    def until(self, is_so: Callable[[list[str]], bool], within_s: float = 15.0) -> float:
+        began = time.monotonic()
+        while not is_so(self.screen()):
+            self.read()
+            assert time.monotonic() - began < within_s, self.written[-2000:]
+        return time.monotonic() - began
+
+    def press(self, key: bytes) -> None:
+        os.write(self.master, key)
+
+    def ends(self) -> int:
+        deadline = time.monotonic() + 10
+        while self.process.poll() is None:
+            self.read()
+            assert time.monotonic() < deadline
+        while select.select([self.master], [], [], 0)[0]:
+            self.read()
+        return self.process.returncode
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    made = Terminal()
+    yield made
+    made.close()
+
+
+def shows(*words: str) -> Callable[[list[str]], bool]:
+    return lambda lines: all(any(word in line for line in lines) for word in words)
+
+
+@pytest.mark.parametrize("how", ["q", "ctrl-c", "sigterm"])
+def test_the_terminal_is_given_back(three: dict[str, Training], terminal: Terminal, how: str) -> None:
+    terminal.until(shows("stoker top", "loading.py", "waiting"))
+    assert terminal.written.startswith(b"\x1b[?1049h")
+    assert not termios.tcgetattr(terminal.slave)[3] & termios.ICANON
+    if how == "sigterm":
+        terminal.process.terminate()
+    else:
+        terminal.press(b"q" if how == "q" else b"\x03")
+    assert terminal.ends() == 0
+    assert terminal.written.endswith(b"\x1b[?25h\x1b[?1049l")
+    assert termios.tcgetattr(terminal.slave) == terminal.before
+
+
+def test_it_is_drawn_again_resized_and_stopped_for_a_while(three: dict[str, Training], terminal: Terminal) -> None:
+    terminal.until(shows("stoker top", "loading.py"))
+    first = terminal.screen()[0]
+    terminal.until(lambda lines: lines[0] != first, 3)  # the clock goes on
+    terminal.resize(60)
+    terminal.until(lambda lines: max(map(len, lines)) <= 60, 2)
+    terminal.press(b"\x1a")
+    deadline = time.monotonic() + 5
+    while psutil.Process(terminal.process.pid).status() != psutil.STATUS_STOPPED:
+        terminal.read()
+        assert time.monotonic() < deadline
+    assert termios.tcgetattr(terminal.slave) == terminal.before
+    terminal.resize(100)
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.until(lambda lines: 60 < max(map(len, lines)) <= 100, 3)
+    terminal.press(b"xq")
+    assert terminal.ends() == 0
+
+
+def test_a_killed_one_is_gone_within_two_seconds(three: dict[str, Training], terminal: Terminal) -> None:
+    terminal.until(shows("odd"))
+    os.kill(three["doomed"].pid, signal.SIGKILL)  # not waited for: a zombie
+    assert terminal.until(lambda lines: not shows("odd")(lines)) < 2
+    assert shows("2 loaders", "loading.py")(terminal.screen())
+
+
+def test_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("STOKER_TOP", str(tmp_path / "none"))
+    assert main(["top"]) == 0
+    assert capsys.readouterr().out.startswith("no loaders")
+    assert main(["top", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    (tmp_path / "none" / "loaders").mkdir(parents=True)
+    (tmp_path / "none").chmod(0o755)
+    assert main(["top", "--once"]) == 1
+    assert "is not a folder of this user alone" in capsys.readouterr().err

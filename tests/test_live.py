@@ -1,0 +1,575 @@
+"""What loaders publish of themselves: consistent, private, and gone with them."""
+
+import gc
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import stoker
+from stoker.live import folder, process
+from stoker.live.folder import loaders, publish
+from stoker.live.record import Facts, Record, Seen
+from stoker.live.table import Style, clip, table
+from stoker.live.watch import Row, Watch, measure
+from stoker.meter import Meter, Scalars
+from tests.datasets import Numbers
+
+FACTS = Facts(os.getpid(), 0, 1, 3, 0, 100.0, "processes", "train.py", "Pictures")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("STOKER_TOP", str(tmp_path / "own"))
+    monkeypatch.setattr(folder, "_swept_at", -100.0)
+    gc.collect()
+    return tmp_path / "own" / "loaders"
+
+
+def own_facts(**changes: Any) -> Facts:
+    own = process.find(os.getpid())
+    assert own is not None
+    return replace(FACTS, started=own.started, namespace=process.namespace(), **changes)
+
+
+def only() -> Seen:
+    (seen,) = loaders().values()
+    return seen
+
+
+# ---- records
+
+
+@pytest.mark.parametrize(
+    ("script", "read"),
+    [
+        ("train.py", "train.py"),
+        ("t\n\x1b[31m\"'\\.py", "t\n\x1b[31m\"'\\.py"),
+        ("a\0b", "ab"),
+        ("", ""),
+        ("\udcff.py", "\\udcff.py"),
+        ("x" * 300 + "/train.py", "..." + "x" * 244 + "/train.py"),
+        ("ü" * 200 + ".p", "..." + "ü" * 125 + ".p"),
+    ],
+)
+def test_facts_come_back(place: Path, script: str, read: str) -> None:
+    record = publish(own_facts(script=script))
+    assert only().facts == own_facts(script=read)
+    assert record is not None
+    record.close()
+    assert not loaders()
+
+
+def meter_of(number: int) -> Any:
+    names = "batches samples wait_s prep_s fetch_s hits misses bytes_cache bytes_storage faults workers"
+    return SimpleNamespace(**dict.fromkeys(names.split(), number))
+
+
+HAMMER = """
+import sys
+from stoker.live.folder import publish
+from tests.test_live import meter_of, own_facts
+from types import SimpleNamespace
+record = publish(own_facts())
+print("ready", flush=True)
+number = 0
+while True:
+    number += 1
+    record.times[0] = number
+    record.tell(meter_of(number), SimpleNamespace(epoch=number, batches=number), number, is_over=number % 2)
+"""
+
+
+def test_what_is_read_is_of_one_moment(place: Path) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", HAMMER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    try:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"ready\n"
+        counts = []
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            for seen in loaders().values():
+                values = {seen.batches, seen.samples, seen.wait_s, seen.prep_s, seen.fetch_s, seen.hits, seen.misses}
+                values |= {seen.bytes_cache, seen.bytes_storage, seen.faults, seen.workers, seen.epoch, seen.left_at}
+                assert len(values | {seen.epoch_batches}) == 1
+                assert seen.is_over == seen.batches % 2
+                counts.append(seen.batches)
+    finally:
+        writer.kill()
+        writer.communicate()
+    assert len(set(counts)) > 100
+    assert counts == sorted(counts)
+
+
+def test_a_write_that_was_broken_off_leaves_what_was_there(place: Path) -> None:
+    record = publish(own_facts())
+    assert record is not None
+    for number in (1, 2, 3):
+        record.tell(meter_of(number), SimpleNamespace(epoch=0, batches=number), 1.0)
+    record._buffer[1024:1100] = random.Random(0).randbytes(76)  # as the fourth would begin
+    assert only().batches == 3
+    record.close()
+
+
+def test_numbers_that_cannot_be_published_do_no_harm(place: Path) -> None:
+    loader = stoker.DataLoader(Numbers(16), batch_size=4)
+    loader.set_epoch(0.5)  # type: ignore[arg-type]
+    assert len(list(loader)) == 4
+    assert not loaders()
+
+
+# ---- who is there
+
+
+def test_a_loader_is_seen_from_its_first_iteration_until_it_is_closed(place: Path) -> None:
+    loader = stoker.DataLoader(Numbers(40), batch_size=4, num_workers=2)
+    assert not place.exists()
+    iterator = iter(loader)
+    next(iterator)
+    seen = only()
+    assert (seen.batches, seen.samples, seen.workers, seen.epoch, seen.epoch_batches, seen.epoch_length) == (
+        1,
+        4,
+        2,
+        0,
+        1,
+        10,
+    )
+    assert (seen.facts.pid, seen.facts.rank, seen.facts.kind, seen.facts.dataset) == (
+        os.getpid(), None, "processes", "Numbers"
+    )  # fmt: skip
+    assert not seen.is_waiting
+    (path,) = place.iterdir()
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (place.parent, place, path)]
+    assert modes == [0o700, 0o700, 0o600]
+    list(iterator)
+    assert only().is_over
+    list(loader)
+    assert (only().batches, only().epoch, only().epoch_batches) == (20, 1, 10)
+    loader.close()
+    assert not list(place.iterdir())
+    next(iter(loader))
+    assert only().batches == 21
+    loader.close()
+
+
+def test_it_goes_with_the_loader_and_keeps_no_descriptor(place: Path) -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        iterator = iter(stoker.DataLoader(Numbers(8), batch_size=4))
+        next(iterator)
+        assert only().batches == 1
+    del iterator
+    gc.collect()
+    assert not list(place.iterdir())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
+def test_an_error_ends_the_wait(place: Path, error: BaseException) -> None:
+    class Fails(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            raise error
+
+    loader = stoker.DataLoader(Fails())
+    with pytest.raises(type(error)):
+        next(iter(loader))
+    assert not only().is_waiting
+    loader.close()
+
+
+def test_a_wait_is_seen_with_the_worker_that_is_late(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stoker.torch import carrier
+
+    class Blocks(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            os.read(reader, 1)
+            return index
+
+    monkeypatch.setattr(carrier.WorkersIter._try_get_data, "__defaults__", (0.01,))
+    reader, writer = os.pipe()
+    loader = stoker.DataLoader(Blocks(8), batch_size=4, num_workers=2)
+    iterator: Any = iter(loader)
+    thread = threading.Thread(target=lambda: next(iterator))
+    thread.start()
+    try:
+        while not only().late_pid:
+            time.sleep(0.001)
+        seen = only()
+        assert seen.is_waiting
+        assert seen.late_pid == iterator._workers[0].pid
+    finally:
+        os.write(writer, bytes(8))
+        thread.join()
+    assert not only().is_waiting
+    assert only().late_pid == 0
+    loader.close()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_turned_off(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STOKER_TOP", "0")
+    monkeypatch.setattr(folder, "_TMPFS", place.parent.parent)
+    assert len(list(stoker.DataLoader(Numbers(8), batch_size=4))) == 2
+    assert not list(place.parent.parent.iterdir())
+
+
+def spoil(place: Path, how: str) -> None:
+    if how == "open to others":
+        place.mkdir(mode=0o755, parents=True)
+        place.chmod(0o755)
+        place.parent.chmod(0o700)
+    elif how == "above it open to others":
+        place.mkdir(parents=True)
+        place.chmod(0o700)
+        place.parent.chmod(0o770)
+    elif how == "a link":
+        place.parent.mkdir(mode=0o700)
+        (place.parent.parent / "elsewhere").mkdir(mode=0o700)
+        place.symlink_to(place.parent.parent / "elsewhere")
+    elif how == "a file":
+        place.parent.write_text("")
+
+
+@pytest.mark.parametrize("how", ["open to others", "above it open to others", "a link", "a file"])
+def test_a_folder_that_is_not_ours_alone_is_not_used(place: Path, how: str) -> None:
+    spoil(place, how)
+    loader = stoker.DataLoader(Numbers(8), batch_size=4)
+    assert len(list(loader)) == 2
+    assert loader._published is None
+    assert how == "a file" or not list(place.iterdir())
+
+
+def test_no_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = len(os.listdir("/proc/self/fd"))
+    assert publish(own_facts()) is None
+    assert not list(place.iterdir())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_forked_child_publishes_for_itself_alone(place: Path) -> None:
+    loader = stoker.DataLoader(Numbers(40), batch_size=4)
+    iterator = iter(loader)
+    next(iterator)
+    (path,) = place.iterdir()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        held = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+        list(iterator)  # the parent's: to no avail
+        next(iter(loader))
+        pids = sorted(seen.facts.pid for seen in loaders().values())
+        os.write(writer, f"{str(path) in held} {pids == sorted([os.getpid(), os.getppid()])}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reader, 100) == b"False True"
+    assert (only().facts.pid, only().batches) == (os.getpid(), 1)
+    loader.close()
+    os.close(reader)
+    os.close(writer)
+
+
+ORPHAN = """
+import ctypes, os
+from tests.test_live import own_facts, publish
+record = publish(own_facts(pid=os.getpid()))
+libc = ctypes.CDLL(None)
+child = libc.fork()  # Python does not hear of it, so the child holds the lock
+if child == 0:
+    libc.pause()
+print(child, flush=True)
+libc.pause()
+"""
+
+
+def test_the_dead_are_swept_though_a_child_holds_their_lock(place: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        assert only().facts.pid == parent.pid
+        parent.kill()
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+        assert process.find(child) is not None
+        assert not loaders()
+        assert not list(place.iterdir())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.communicate()
+
+
+def test_the_next_start_sweeps(place: Path) -> None:
+    place.mkdir(parents=True)
+    for one in (place, place.parent):
+        one.chmod(0o700)
+    (place / "0123").write_bytes(bytes(2048))
+    (place / ".4567").write_bytes(b"")
+    os.utime(place / ".4567", (0, 0))
+    (place / ".89ab").write_bytes(b"")  # somebody is just making it
+    record = publish(own_facts())
+    assert record is not None
+    assert len(list(place.iterdir())) == 2
+    record.close()
+    assert [path.name for path in place.iterdir()] == [".89ab"]
+
+
+def test_a_pid_of_another_container_is_not_judged(place: Path) -> None:
+    record = publish(replace(own_facts(), pid=1 << 22, namespace=1))
+    assert only().facts.pid == 1 << 22  # the lock is held
+    assert record is not None
+    record.close()
+
+
+def test_loaders_travel_without_their_record(place: Path) -> None:
+    import copy
+    import pickle
+
+    loader = stoker.DataLoader(Numbers(8), batch_size=4)
+    list(loader)
+    for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+        assert "_record" not in other.__dict__
+        list(other)
+        other.close()
+    assert only().batches == 2
+    loader.close()
+
+
+# ---- rates and words
+
+
+def seen_at(left_at: float, batches: int, **changes: Any) -> Seen:
+    base = Seen(
+        FACTS, batches, 8 * batches, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 2, 0, batches, left_at, False, left_at - 0.1, 0, 0
+    )
+    return replace(base, **changes)
+
+
+def test_a_rate_is_of_whole_steps() -> None:
+    before, after = (200.3, seen_at(200.0, 100)), (200.8, seen_at(200.6, 101, wait_s=0.3))
+    row = measure(before, after)
+    assert row.samples_per_s == pytest.approx(8 / 0.6)
+    assert row.waiting == pytest.approx(0.5)
+
+
+def test_a_loop_slower_than_the_look_shows_its_average() -> None:
+    row = measure((200.3, seen_at(200.0, 100, wait_s=20.0)), (200.8, seen_at(200.0, 100, wait_s=20.0)))
+    assert (row.samples_per_s, row.waiting) == (pytest.approx(8.0), pytest.approx(0.2))
+
+
+def test_a_wait_that_goes_on_counts() -> None:
+    before, after = (210.0, seen_at(200.0, 100)), (210.5, seen_at(200.0, 100, asked_at=210.25))
+    row = measure(before, after)
+    assert (row.samples_per_s, row.waiting, row.state) == (0.0, pytest.approx(0.5), "waits")
+    row = measure(before, (212.0, seen_at(200.0, 100, asked_at=200.0001)))
+    assert row.waiting == 1.0
+    assert row.is_stalled
+    assert "waiting 12 s for one of 2 workers" in row.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"left_at": 160.0}, "the loop itself has taken no batch for 40 s: not the loader"),
+        ({"wait_s": 50.0, "prep_s": 80.0, "fetch_s": 60.0, "hits": 3, "misses": 97}, "fetch-bound: hits 3 %"),
+        ({"wait_s": 50.0, "prep_s": 80.0, "fetch_s": 60.0}, "fetch-bound: no cache"),
+        ({"wait_s": 50.0, "prep_s": 198.0}, "prep-bound: workers are busy 99 % of the time"),
+        ({"wait_s": 50.0, "prep_s": 60.0}, "waits with workers 30 % busy"),
+        ({"wait_s": 50.0, "prep_s": 50.0, "workers": 0}, "prep-bound: the loop prepares its batches itself"),
+        ({"wait_s": 5.0}, ""),
+        ({"left_at": 160.0, "is_over": True}, ""),
+        ({"faults": 2}, "the cache failed 2 times"),
+        ({"left_at": 160.0, "asked_at": 161.0, "workers": 0}, f"waiting 39 s for its own process {os.getpid()}"),
+        ({"left_at": 0.0, "batches": 0, "asked_at": 100.0, "late_pid": 77}, "waiting 100 s for worker pid 77"),
+    ],
+)
+def test_hints(changes: dict[str, Any], hint: str) -> None:
+    row = measure(None, (200.0, seen_at(**({"left_at": 200.0, "batches": 1000} | changes))))
+    assert row.hint.startswith(hint)
+    assert hint or not row.hint
+
+
+def test_another_loader_of_the_process_has_the_turn() -> None:
+    now = [200.0]
+    validation = seen_at(150.0, 10, facts=replace(FACTS, number=1))
+    watch = Watch(lambda: {"a": seen_at(now[0], int(now[0])), "b": validation}, lambda: now[0])
+    for _ in range(3):
+        rows = watch.rows()
+        now[0] += 1
+    assert [(row.state, row.hint) for row in rows] == [("trains", ""), ("pauses", "")]
+    assert rows[0].history == (8.0, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (("S", 1.0, 0, ""), ("R", 1.9, 0, ""), "prep: 90 % of a core"),
+        (("S", 1.0, 0, ""), ("S", 1.1, 5_000_000, ""), "fetch: reads 5.0 MB/s"),
+        (None, ("D", 1.0, 0, ""), "fetch: waits for storage"),
+        (None, ("S", 1.0, 0, "sk_wait_data"), "fetch: waits for a socket"),
+        (("S", 1.0, 0, ""), ("S", 1.0, 0, "futex_wait_queue"), "asleep in futex_wait_queue"),
+        (None, ("S", 1.0, 0, ""), "asleep"),
+        (None, ("T", 1.0, 0, ""), "stopped by a signal or a debugger"),
+        (None, ("Z", 1.0, 0, ""), "dead"),
+        (None, None, "dead"),
+    ],
+)
+def test_what_a_worker_is_doing(before: Any, after: Any, words: str) -> None:
+    def one(values: Any) -> Any:
+        return None if values is None else process.Process(values[0], 7, *values[1:])
+
+    assert process.doing(one(before), one(after), 1.0) == words
+
+
+def row_of(**changes: Any) -> Row:
+    seen = seen_at(200.0, 10, facts=replace(FACTS, **changes))
+    return measure(None, (200.1, seen))
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 100, 130, 250])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    stalled = measure(None, (300.0, seen_at(200.0, 10, asked_at=200.1, late_pid=99)))
+    rows = [row_of(script="/a/" + "训练" * 20 + ".py"), row_of(script="t" * 200), stalled]
+    rows = [replace(row, history=tuple(map(float, range(60)))) for row in rows]
+    for line in [line for height in (None, 4) for line in table(rows, Style(width, height))]:
+        assert clip(line, width) == line
+
+
+def test_the_stalled_come_first_when_not_all_fit() -> None:
+    stalled = measure(None, (300.0, seen_at(200.0, 10, asked_at=200.1)))
+    lines = table([*[row_of(script=f"{number}.py") for number in range(9)], stalled], Style(120, 6))
+    assert len(lines) <= 6
+    assert any("waiting 100 s" in line for line in lines)
+    assert lines[-1].startswith("... and ")
+
+
+def test_text_from_outside_is_harmless() -> None:
+    text = "\n".join(table([row_of(script="a\n\x1b[2J\u202e'\".py", dataset="D\rE")], Style(150)))
+    assert "\x1b" not in text
+    assert "\r" not in text
+    assert "\u202e" not in text
+    assert text.count("\n") == 1
+    assert "a\\n\\x1b[2J\\u202e'\".py D\\rE" in text
+
+
+# ---- numbers for loggers
+
+
+class Writer:
+    """TensorBoard's and Weights & Biases' ways to take numbers."""
+
+    def __init__(self) -> None:
+        self.logged: list[Any] = []
+
+    def add_scalars(self, main_tag: str, tag_scalar_dict: dict[str, float], global_step: int | None = None) -> None:
+        self.logged.append((main_tag, tag_scalar_dict, global_step))
+
+    def log(self, values: dict[str, float], step: int | None = None) -> None:
+        self.logged.append((values, step))
+
+
+def test_scalars_of_a_loader(place: Path) -> None:
+    writer = Writer()
+    loader = stoker.DataLoader(Numbers(40), batch_size=4)
+    assert loader.scalars() == {"waiting_pct": 0.0, "samples_per_s": 0.0, "batches_per_s": 0.0}
+    for step, _ in enumerate(loader):
+        if step == 5:
+            writer.add_scalars("loader", loader.scalars(), step)
+    writer.log(loader.scalars("loader/"), step=10)
+    (tag, first, _), (second, _) = writer.logged
+    assert tag == "loader"
+    assert set(first) == {"waiting_pct", "samples_per_s", "batches_per_s"}
+    assert set(second) == {"loader/waiting_pct", "loader/samples_per_s", "loader/batches_per_s"}
+    assert 0 < first["waiting_pct"] <= 100
+    assert first["samples_per_s"] == pytest.approx(4 * first["batches_per_s"])
+    loader.close()
+
+
+def test_scalars_are_of_the_time_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("stoker.meter.now", lambda: now[0])
+    meter = Meter()
+    meter.began_at = 90.0
+    meter.samples, meter.batches, meter.wait_s = 80, 10, 2.5
+    scalars = Scalars([meter])
+    assert scalars.take() == {"waiting_pct": 25.0, "samples_per_s": 8.0, "batches_per_s": 1.0}
+    now[0] = 110.0
+    meter.samples, meter.wait_s, meter.prep_s, meter.fetch_s, meter.hits, meter.misses = 180, 7.5, 8.0, 2.0, 1, 3
+    assert scalars.take("l/") == {
+        "l/waiting_pct": 50.0, "l/samples_per_s": 10.0, "l/batches_per_s": 0.0, "l/fetch_pct": 25.0, "l/hits_pct": 25.0
+    }  # fmt: skip
+
+
+def test_the_lightning_callback(place: Path, tmp_path: Path) -> None:
+    import lightning.pytorch as pl
+    import torch
+    from lightning.pytorch.loggers.logger import DummyLogger
+
+    from stoker.torch.lightning import StokerStats
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            return self.layer(batch[0]).mean()
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    class Logger(DummyLogger):
+        def __init__(self) -> None:
+            super().__init__()
+            self.logged: list[Any] = []
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            self.logged.append((step, metrics))
+
+    quiet = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    for kind, warned in ((stoker.DataLoader, False), (torch.utils.data.DataLoader, True)):
+        logger = Logger()
+        trainer = pl.Trainer(
+            accelerator="cpu", max_epochs=1, logger=logger, log_every_n_steps=4, callbacks=[StokerStats()],
+            default_root_dir=tmp_path, **quiet,
+        )  # fmt: skip
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            trainer.fit(Module(), kind(Numbers(32, (2,)), batch_size=4))
+        assert any("no loader of this run is a stoker.DataLoader" in str(one.message) for one in told) == warned
+        if not warned:
+            assert [step for step, _ in logger.logged] == [3, 7]
+            assert all(0 <= metrics["loader/waiting_pct"] <= 100 for _, metrics in logger.logged)
+            assert all(metrics["loader/samples_per_s"] > 0 for _, metrics in logger.logged)
+
+
+def test_what_it_costs(place: Path) -> None:
+    """Far less than a microsecond where it is measured; here only that it is not a hundred times that."""
+    record = publish(own_facts())
+    assert isinstance(record, Record)
+    meter, progress = Meter(), SimpleNamespace(epoch=0, batches=0)
+    best = float("inf")
+    for _ in range(5):
+        began = time.perf_counter()
+        for _ in range(1000):
+            record.times[0] = 1.0
+            record.tell(meter, progress, 1.0)
+        best = min(best, time.perf_counter() - began)
+    record.close()
+    assert best / 1000 < 20e-6
