@@ -12,8 +12,7 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -28,6 +27,7 @@ from stoker.meter import Meter, now
 from stoker.torch.progress import Progress
 
 BLOCK_S = 0.5
+SEGMENT = 500
 IDLE_S = 10.0
 
 
@@ -45,7 +45,7 @@ class Nothing(Dataset[int]):
     """Samples that cost nothing."""
 
     def __len__(self) -> int:
-        return 20_000
+        return 1 << 30
 
     def __getitem__(self, index: int) -> int:
         return index
@@ -105,11 +105,6 @@ def _cpu_s(processes: list[psutil.Process]) -> float:
 
 
 @contextlib.contextmanager
-def nobody() -> Iterator[None]:
-    yield
-
-
-@contextlib.contextmanager
 def top() -> Iterator[psutil.Process]:
     """`stoker top` on a terminal that somebody reads."""
     master, slave = pty.openpty()
@@ -151,22 +146,21 @@ def top_and_metrics() -> Iterator[list[psutil.Process]]:
             process.wait()
 
 
-@contextlib.contextmanager
-def unpublished() -> Iterator[None]:
-    os.environ["STOKER_TOP"] = "0"
-    try:
-        yield
-    finally:
-        del os.environ["STOKER_TOP"]
-
-
-def seconds_per_batch(around: Callable[[], contextlib.AbstractContextManager[None]]) -> float:
-    with around(), stoker.DataLoader(Nothing()) as loader:
+def seconds_per_batch(segments: int) -> dict[str, list[float]]:
+    """What a batch of one number costs, published and not, in turn on one iterator."""
+    times: dict[str, list[float]] = {"published": [], "unpublished": []}
+    with stoker.DataLoader(Nothing()) as loader:
         iterator = iter(loader)
         next(iterator)
-        began = time.perf_counter()
-        count = sum(1 for _ in iterator)
-        return (time.perf_counter() - began) / count
+        record = iterator._record  # type: ignore[attr-defined]
+        for _ in range(segments):
+            for name, found in times.items():
+                iterator._record = record if name == "published" else None  # type: ignore[attr-defined]
+                began = time.perf_counter()
+                for _ in range(SEGMENT):
+                    next(iterator)
+                found.append((time.perf_counter() - began) / SEGMENT)
+    return times
 
 
 def publishing_seconds() -> float:
@@ -211,13 +205,12 @@ def main() -> None:
         cpu_ratio=statistics.median(costs),
         core_share_of_both=share,
     )
-    times = harness.alternate(
-        {"published": partial(seconds_per_batch, nobody), "unpublished": partial(seconds_per_batch, unpublished)}, 2 * count
-    )
+    times = seconds_per_batch(40 * count)
+    published, unpublished = (statistics.median(times[name]) for name in ("published", "unpublished"))
     harness.report(
         "a batch of one number, published for `stoker top`, against not",
-        ratio=times.ratio("unpublished", "published"),
-        microseconds={name: 1e6 * value for name, value in times.medians().items()},
+        ratio=unpublished / published,
+        microseconds={"published": 1e6 * published, "unpublished": 1e6 * unpublished},
         publishing_microseconds=1e6 * publishing_seconds(),
     )
     share = idle_share()

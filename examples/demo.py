@@ -1,107 +1,135 @@
-"""Train a small CNN on JPEG files, with torch's loader and with Stoker's, and compare.
+"""Analyse a training script on a slow disk, follow the advice, and compare. `make demo` runs it, in about two minutes.
 
-The script is the same for both; only the class of the loader differs. `make demo` runs it.
+The script is examples/unmodified/images.py, as it is. The disk is limited to 10 MB/s where that is permitted (root, and the
+blkio controller of cgroup v1); elsewhere it is as fast as it is. Somebody else uses the host's memory: what the page cache
+holds of the pictures is dropped again and again, in all runs alike.
 """
 
-import hashlib
+import contextlib
+import os
+import re
+import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import nn
-from torch.utils.data import DataLoader as TorchLoader
-from torch.utils.data import Dataset
 
-from stoker import DataLoader as StokerLoader
+from stoker.measure import files
+from stoker.profile import Profile
 
-FOLDER = Path(".demo/pictures")
-CLASSES, PER_CLASS, EPOCHS, BATCH, WORKERS = 4, 240, 2, 32, 2
+HERE = Path(__file__).parent
+PLACE = Path(".demo")
+PICTURES, EPOCHS, BATCH = 800, 3, 16
+DISK = 10_000_000
+GROUP = Path("/sys/fs/cgroup/blkio/stoker-demo")
 
 
-def make_pictures() -> None:
-    """Write JPEG files whose colours tell their class, once."""
+def make_pictures() -> list[str]:
+    """JPEG files of about 100 KB, made once."""
     rng = np.random.default_rng(0)
-    for number in range(CLASSES * PER_CLASS):
-        path = FOLDER / str(number % CLASSES) / f"{number:05}.jpg"
+    made = []
+    for number in range(PICTURES):
+        path = PLACE / "pictures" / ("calm", "busy")[number % 2] / f"{number:05d}.jpg"
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            pixels = rng.normal(110, 40, (375, 500, 3))
-            pixels[..., number % CLASSES % 3] += 25 + 25 * (number % CLASSES // 3)
-            Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path, quality=90)
-        progress("pictures", number + 1, CLASSES * PER_CLASS)
+            detail = (60, 240)[number % 2]
+            coarse = Image.fromarray(rng.integers(0, 256, (detail, detail, 3), dtype=np.uint8))
+            coarse.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=97)
+        made.append(str(path))
+    os.sync()
+    return made
 
 
-class Pictures(Dataset[Any]):
-    """Pictures in a folder for each class, cropped at random."""
+@contextlib.contextmanager
+def slow_disk() -> Iterator[bool]:
+    """A group of processes that gets little from the disk, if that is permitted."""
+    device = os.stat(PLACE).st_dev
+    try:
+        GROUP.mkdir(exist_ok=True)
+        limit = f"{os.major(device)}:{os.minor(device)} {DISK}"
+        (GROUP / "blkio.throttle.read_bps_device").write_text(limit)
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                GROUP.rmdir()
+                break
+            time.sleep(0.1)
 
-    def __init__(self, folder: Path) -> None:
-        self.files = sorted(folder.glob("*/*.jpg"))
 
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        picture = np.asarray(Image.open(self.files[index]).convert("RGB"))
-        top, left = (int(torch.randint(0, size - 224, ())) for size in picture.shape[:2])
-        crop = torch.from_numpy(picture[top : top + 224, left : left + 224].copy())
-        return crop.permute(2, 0, 1).float() / 255, int(self.files[index].parent.name)
+def join_group() -> None:
+    (GROUP / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def train(loader_class: Any, name: str) -> dict[str, Any]:
-    """Two epochs. Everything that is drawn is drawn from one seed."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.AvgPool2d(4), nn.Conv2d(3, 8, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, CLASSES)
+def run(words: list[str], limited: bool) -> float:
+    """Samples per second in the last epoch of a run."""
+    times: dict[int, list[float]] = {}
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=join_group if limited else None,
     )
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    loader = loader_class(Pictures(FOLDER), batch_size=BATCH, shuffle=True, num_workers=WORKERS)
-    seen, waited, loss, began = hashlib.sha256(), 0.0, torch.zeros(()), time.perf_counter()
-    for epoch in range(EPOCHS):
-        iterator = iter(loader)
-        for step in range(len(loader)):
-            asked = time.perf_counter()
-            pictures, labels = next(iterator)
-            waited += time.perf_counter() - asked
-            seen.update(labels.numpy().tobytes() + pictures[:, :, ::16, ::16].numpy().tobytes())
-            loss = nn.functional.cross_entropy(model(pictures), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            progress(name, epoch * len(loader) + step + 1, EPOCHS * len(loader))
-    took = time.perf_counter() - began
-    return {"seconds": took, "waited": waited, "loss": loss.item(), "seen": seen.hexdigest()[:16]}
+    assert process.stdout is not None
+    for line in process.stdout:
+        found = re.match(r"epoch (\d+) batch \d+ loss", line)
+        if found:
+            times.setdefault(int(found[1]), []).append(time.perf_counter())
+    if process.wait():
+        raise SystemExit(f"{words} failed")
+    last = times[max(times)]
+    return (len(last) - 1) * BATCH / (last[-1] - last[0])
 
 
-def progress(what: str, done: int, total: int) -> None:
-    """A bar on a terminal, nothing in a pipe."""
-    if sys.stderr.isatty():
-        bar = "#" * (30 * done // total)
-        print(f"\r{what:10} [{bar:30}] {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+def main() -> None:
+    print("making pictures ...", flush=True)
+    paths = make_pictures()
+    script = [str(HERE / "unmodified" / "images.py"), str(PLACE / "pictures"), "--epochs", str(EPOCHS)]
+    profile = PLACE / "profile.json"
+    with slow_disk() as limited:
+        how = "limited to 10 MB/s" if limited else "as fast as it is: limiting it is not permitted here"
+        print(f"the disk is {how}\n\n$ stoker analyze {' '.join(script)}\n", flush=True)
+        endless = [*script[:-1], "1000"]
+        analyze = [sys.executable, "-W", "ignore", "-m", "stoker", "analyze", "--json", str(profile), "--time", "4"]
+        with (PLACE / "script.log").open("w") as log:
+            join = join_group if limited else None
+            shown = subprocess.Popen([*analyze, *endless], stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=join)
+            report, _ = shown.communicate()
+        if shown.returncode:
+            raise SystemExit((PLACE / "script.log").read_text())
+        print("".join(line for line in report.splitlines(keepends=True) if not line.startswith("epoch ")), flush=True)
+        stop = threading.Event()
 
+        def use_memory() -> None:
+            while not stop.wait(0.2):
+                files.cool(paths)
 
-def main() -> int:
-    """Run both and print them side by side."""
-    torch.set_num_threads(1)
-    make_pictures()
-    results = {"torch": train(TorchLoader, "torch"), "stoker": train(StokerLoader, "stoker")}
-    print(f"\n{EPOCHS} epochs of {CLASSES * PER_CLASS} pictures, {WORKERS} workers\n")
-    print(f"{'':22}{'torch':>18}{'stoker':>18}")
-    for key, text, form in (
-        ("seconds", "seconds", "18.2f"),
-        ("waited", "of them waiting", "18.2f"),
-        ("loss", "last loss", "18.6f"),
-        ("seen", "batches seen", ">18"),
-    ):
-        print(f"{text:22}" + "".join(f"{results[name][key]:{form}}" for name in results))
-    same = results["torch"]["seen"] == results["stoker"]["seen"] and results["torch"]["loss"] == results["stoker"]["loss"]
-    faster = results["torch"]["seconds"] / results["stoker"]["seconds"]
-    print(f"\n{'the same batches and the same loss' if same else 'THE BATCHES DIFFER'}; {faster:.2f}x as fast")
-    return 0 if same else 1
+        other = threading.Thread(target=use_memory)
+        other.start()
+        try:
+            print(f"$ python {' '.join(script)}", flush=True)
+            before = run(script, limited)
+            print(f"$ stoker run --plan {PLACE / 'plan.toml'} {' '.join(script)}", flush=True)
+            after = run(["-m", "stoker", "run", "--plan", str(PLACE / "plan.toml"), *script], limited)
+        finally:
+            stop.set()
+            other.join()
+    subprocess.run([sys.executable, "-m", "stoker", "cache", "clear"], stdout=subprocess.DEVNULL, check=True)
+    rates = Profile.load(profile).rates
+    could = min(rates.gpu, rates.prep)
+    print(f"\nbefore: {before:,.0f} samples/s, after: {after:,.0f} samples/s, {after / before:.1f} times as fast;")
+    print(f"{after / could:.2f} of what the loop and the workers could do with no storage at all ({could:,.0f})")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

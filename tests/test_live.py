@@ -573,3 +573,16 @@ def test_what_it_costs(place: Path) -> None:
         best = min(best, time.perf_counter() - began)
     record.close()
     assert best / 1000 < 20e-6
+
+
+def test_the_code_in_the_documentation_runs(place: Path) -> None:
+    import lightning.pytorch as pl
+
+    text = (Path(__file__).parents[1] / "docs" / "top.md").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    assert len(blocks) == 3
+    writer = Writer()
+    with stoker.DataLoader(Numbers(200), batch_size=2) as loader:
+        for block in blocks:
+            exec(block, {"loader": loader, "writer": writer, "run": writer, "Trainer": lambda **_: pl.Callback()})
+    assert len(writer.logged) == 4

@@ -120,8 +120,8 @@ globalThis.stokerCharts = (() => {
     fig.varea({ x, y1: { field: "low" }, y2: { field: "high" }, source: line, fill_color: theme.line, fill_alpha: 0.2 });
     fig.line({ x, y, source: most, line_color: KINDS.compute, line_width: 2, line_dash: [2, 4] });
     fig.line({ x, y: { field: "before" }, source: line, line_color: theme.muted, line_width: 2, line_dash: [8, 4, 2, 4] });
-    fig.line({ x, y: { field: "other" }, source: line, line_color: theme.other, line_width: 2, line_dash: [6, 4] });
     fig.line({ x, y, source: line, line_color: theme.line, line_width: 2.5 });
+    fig.line({ x, y: { field: "other" }, source: line, line_color: theme.other, line_width: 2, line_dash: [6, 4] });
     fig.segment({ x0: x, y0: { field: "low" }, x1: x, y1: { field: "high" }, source: points, line_color: theme.ink, line_width: 2 });
     for (const end of ["low", "high"]) {
       fig.scatter({ x, y: { field: end }, source: points, marker: "dash", size: 12, line_color: theme.ink, line_width: 2 });

@@ -41,13 +41,13 @@ def percent(part: float) -> str:
 
 def within(value: float, sure: float) -> str:
     """A rate and the half-width of its interval; no unit."""
-    return number(value) + (f" \xb1{percent(sure)}" if sure else "") if value else "not measured"
+    return number(value) + (f"\xa0\xb1{percent(sure)}" if sure else "") if value else "not measured"
 
 
 def rate(value: float, sure: float = 0.0) -> str:
     """The same in a sentence."""
     words = f"{number(value)}\xa0samples/s" if value else "an unknown number of samples/s"
-    return words + (f" \xb1{percent(sure)}" if sure and value else "")
+    return words + (f"\xa0\xb1{percent(sure)}" if sure and value else "")
 
 
 def size(count: float) -> str:
