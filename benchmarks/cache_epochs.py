@@ -10,7 +10,8 @@ so that the disk is the limit.
 are kept. `device` is what the kernel counted at the disk (`blkio.throttle.io_service_bytes`) in an epoch after the first,
 against D minus C, and `counted` what the loader says. Files fill whole blocks of the disk, which is 2 % of them here:
 `in_blocks` is `device` with both counted in blocks. It is below 1 where the memory that a cache leaves to the training
-has held some of the other files in the page cache.
+has held some of the other files in the page cache. `room` is the limit less what the processes themselves took, against
+D: what the page cache had to itself, and our cache only in part.
 """
 
 import argparse
@@ -239,7 +240,7 @@ def measure(folder: str, rounds: int) -> None:
             device=device[name] / left,
             in_blocks=device[name] / (blocks * left / total),
             epochs=[round(row["device"] / left, 3) for row in later[name]],
-            page_cache_has_room_for=(memory - found[name]["footprint"]) / total if name == "page cache" else None,
+            room=min(1.0, (memory - found[name]["footprint"]) / total),
             **({"counted": statistics.median(counted) / left, "faults": later[name][-1]["faults"]} if counted else {}),
         )
 

@@ -23,7 +23,9 @@ USUAL = replace(
     notes=("the size of the dataset is an estimate.",),
 )  # fmt: skip
 AFTER = replace(USUAL, workers=4, rates=replace(USUAL.rates, workers=4, prep=1500.0, storage=1211.0), batch_size=32)
-_HUGE = Rates(3.7e203, 8.1e202, 6.1e202, 1e205, {1: 3.7e202, 2: 8.1e202}, {}, {1: 3.1e202, 2: 6.1e202}, workers=2, cores=2.0)
+_HUGE = Rates(
+    3.7e203, 8.1e202, 6.1e202, 1e205, {1: 3.7e202, 2: 8.1e202}, {}, {1: 3.1e202, 2: 6.1e202}, workers=2, cores=2.0
+)
 _UNMEASURED = replace(USUAL.rates, gpu=0.0, workers=10**7)
 ODD = {
     "unknown bytes, many ranks": replace(USUAL, dataset=Dataset(0, 0, False), world=8, host=Host(0.0, 0, "cuda")),
@@ -41,7 +43,9 @@ ODD = {
         USUAL, rates=Rates(4e-8, 2e-8, 1e-8, 1e-5, {1: 1e-8, 2: 2e-8}, {}, {1: 1e-8, 2: 1e-8}, workers=2, cores=2.0),
         speed=Speed(4e-8, 2e-8, 1e-8),
     ),
-    "nothing measured": replace(USUAL, rates=_UNMEASURED, workers=10**7, speed=Speed(0.0, 0.0, 0.0), confidence=Confidence()),
+    "nothing measured": replace(
+        USUAL, rates=_UNMEASURED, workers=10**7, speed=Speed(0.0, 0.0, 0.0), confidence=Confidence()
+    ),
     "text from outside": replace(
         USUAL, script=OUTSIDE, stoker=OUTSIDE, host=Host(2.0, 0, OUTSIDE), notes=(OUTSIDE,),
         advice=(Advice(OUTSIDE, 1e300, 1e290, f"--cache {OUTSIDE}"), Advice("a" * 300, 2.0, 0.0, "num_workers=3")),
@@ -73,7 +77,7 @@ def random_case(draw: random.Random) -> tuple[Rates, Share, Confidence]:
         table(prep), draw.choice([{}, table(prep)]), draw.choice([{}, table(wide(10, 1e4))]), workers=workers, **maybe,
     )  # fmt: skip
     share = Share(
-        draw.choice([None, 0, 1, 2, 5, 16]), draw.choice([None, 1.0, 2.0, 7.0, 32.0]), draw.choice([0.0, 1.0, draw.random()]),
-        draw.choice(POLICIES), wide(0.2, 8), wide(0.2, 8), draw.random() < 0.3,
+        draw.choice([None, 0, 1, 2, 5, 16]), draw.choice([None, 1.0, 2.0, 7.0, 32.0]),
+        draw.choice([0.0, 1.0, draw.random()]), draw.choice(POLICIES), wide(0.2, 8), wide(0.2, 8), draw.random() < 0.3,
     )  # fmt: skip
     return rates, share, Confidence(*(draw.choice([0.0, draw.uniform(0, 0.3), 1.2]) for _ in range(4)))

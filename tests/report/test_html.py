@@ -34,11 +34,14 @@ CUT = """() => [...document.querySelectorAll("body *")].filter((one) => {
 # Pairs of neighbours that lie on each other.
 OVERLAP = """() => {
   const found = [];
-  for (const parent of document.querySelectorAll("body, header, main, section, ul, ol, .sliders, .slider, .whatif, .pair, .command")) {
-    const boxes = [...parent.children].map((one) => [one, one.getBoundingClientRect()]).filter(([, box]) => box.width && box.height);
-    boxes.forEach(([one, a], number) => boxes.slice(number + 1).forEach(([other, b]) => {
-      const over = Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1;
-      if (over) found.push(one.outerHTML.slice(0, 80) + " and " + other.outerHTML.slice(0, 80));
+  const on = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]) > 1;
+  const parents = "body, header, main, section, ul, ol, .sliders, .slider, .whatif, .pair, .command";
+  for (const parent of document.querySelectorAll(parents)) {
+    const all = [...parent.children].map((one) => [one, one.getBoundingClientRect()]);
+    const seen = all.filter(([, box]) => box.width && box.height);
+    seen.forEach(([one, a], number) => seen.slice(number + 1).forEach(([other, b]) => {
+      const over = on(a, b, "left", "right") && on(a, b, "top", "bottom");
+      if (over) found.push([one, other].map((it) => it.outerHTML.slice(0, 80)));
     }));
   }
   return found;
@@ -127,8 +130,9 @@ def test_a_page_asks_nobody_and_has_no_complaint(visit: Any, tmp_path: Path) -> 
 def test_each_slider_moves_the_prediction_to_what_python_computes(visit: Any, profile: Profile) -> None:
     seen = visit(profile)
     steps = [
-        (), ("workers", "ArrowRight", 3), ("cores", "ArrowRight", 1), ("cached", "PageUp", 2), ("storage_factor", "ArrowRight", 3),
-        ("gpu_factor", "End", 1), ("workers", "Home", 1), ("cached", "End", 1), ("storage_factor", "Home", 1),
+        (), ("workers", "ArrowRight", 3), ("cores", "ArrowRight", 1), ("cached", "PageUp", 2),
+        ("storage_factor", "ArrowRight", 3), ("gpu_factor", "End", 1),
+        ("workers", "Home", 1), ("cached", "End", 1), ("storage_factor", "Home", 1),
     ]  # fmt: skip
     rates = set()
     for step in steps:
@@ -232,7 +236,9 @@ def test_light_dark_and_paper(visit: Any) -> None:
     assert seen.ask(ground) == "rgb(255, 255, 255)"
     shown = "(name) => [...document.querySelectorAll(name)].map((one) => one.getBoundingClientRect().width)"
     assert seen.ask(shown, ".chart > .paper") == [660, 660, 660]
-    assert seen.ask(shown, ".screen, button, .sliders") == pytest.approx([0] * len(seen.ask(shown, ".screen, button, .sliders")))
+    assert seen.ask(shown, ".screen, button, .sliders") == pytest.approx(
+        [0] * len(seen.ask(shown, ".screen, button, .sliders"))
+    )
     assert len(seen.page.pdf(format="A4")) > 10_000
     assert seen.complaints == []
 

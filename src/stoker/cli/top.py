@@ -45,17 +45,24 @@ def run(options: argparse.Namespace) -> int:
             width = shutil.get_terminal_size((120, 24)).columns
             print("\n".join(table(rows, _style(width, None))))
         return 0
+    try:
+        _live(watch)
+    except OSError as error:
+        raise CommandError(f"the terminal is gone: {error}") from error
+    return 0
+
+
+def _live(watch: Watch) -> None:
     from stoker.live.screen import Screen
 
     with Screen() as screen:
         for _ in screen.frames(_EVERY_S, time.monotonic):
             width, height = screen.size()
             rows = watch.rows()
-            waiting = sum(row.is_stalled for row in rows)
-            stalled = f", {waiting} stalled" if waiting else ""
-            title = f"stoker top   {time.strftime('%H:%M:%S')}   {len(rows)} loaders{stalled}   (q to leave)"
+            count = sum(row.is_stalled for row in rows)
+            loaders = f"{len(rows)} loader{'' if len(rows) == 1 else 's'}" + (f", {count} stalled" if count else "")
+            title = f"stoker top   {time.strftime('%H:%M:%S')}   {loaders}   (q to leave)"
             screen.draw([clip(title, width), "", *table(rows, _style(width, height - 2))])
-    return 0
 
 
 def _look() -> dict[str, Any]:

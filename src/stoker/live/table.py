@@ -101,7 +101,8 @@ def _block(row: Row, layout: _Layout, style: Style) -> list[str]:
     rank = "" if shows_rank or row.seen.facts.rank is None else f"{row.seen.facts.rank}:"
     parts = [fit(rank + _name(row), layout.name_width)]
     parts += [cells[column.title].rjust(column.width) for column in layout.columns]
-    parts.append(spark(row.history, layout.spark_width, blocks=style.blocks))
+    if len(row.history) > 1:
+        parts.append(spark(row.history, layout.spark_width, blocks=style.blocks))
     line = clip("  ".join(parts).rstrip(), style.width)
     is_quiet = row.state in ("between epochs", "pauses")
     lines = [_paint(line, "31" if row.is_stalled else "2" if is_quiet else "", style)]

@@ -166,13 +166,22 @@ globalThis.stokerCharts = (() => {
       element.append(place);
       drawn.push({ chart, place });
     }
+    const [screen, paper] = drawn.map(({ chart }) => chart);
     let views = [];
+    let later = 0;
     return {
-      update: (data) => drawn.forEach(({ chart }) => chart.update(data)),
+      // While a slider is moved paper can wait.
+      update(data) {
+        screen.update(data);
+        clearTimeout(later);
+        if (views.length) later = setTimeout(() => paper.update(data), 200);
+        else paper.update(data);
+      },
       async begin() {
         views = await Promise.all(drawn.map(({ chart, place }) => globalThis.Bokeh.Plotting.show(chart.fig, place)));
       },
       remove() {
+        clearTimeout(later);
         for (const view of views) view.remove();
         element.replaceChildren();
       },
