@@ -75,7 +75,7 @@ def main():
     for epoch in range(options.epochs):
         began, count = time.perf_counter(), 0
         for number, (pixels, labels) in enumerate(loader):
-            if number == 4:  # workers have started
+            if number == len(loader) // 2:  # by now workers have started, and what they had prepared meanwhile is used up
                 began, count = time.perf_counter(), 0
             pixels, labels = pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
             with torch.autocast(device.type, torch.bfloat16):

@@ -17,7 +17,10 @@ ADVICE_AT_MOST = 3
 _MINOR = 0.1
 """A change that gains less than this part of what the best one does is not worth a line."""
 _HALVINGS = 12
+_STEPS = 24
+"""So many numbers of workers are tried at most, the closer to each other the smaller they are."""
 _MOST_CORES = 256
+_AND = ", and "
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,9 @@ def best_workers(rates: Rates, share: Share) -> int:
     measured = max(rates.workers, 1, *rates.prep_by_workers, *rates.storage_by_readers)
     cores = share.cores or rates.cores or measured
     most = max(1, int(max(cores, min(4 * cores, 2 * measured))))
-    speeds = {count: predict(rates, replace(share, workers=count)).rate for count in range(1, most + 1)}
+    tried = {round(most ** (step / _STEPS)) for step in range(_STEPS + 1)} | {int(cores), measured, rates.workers}
+    counts = range(1, most + 1) if most <= _STEPS else sorted(count for count in tried if 1 <= count <= most)
+    speeds = {count: predict(rates, replace(share, workers=count)).rate for count in counts}
     best = max(speeds.values())
     return min(count for count, speed in speeds.items() if speed >= 0.99 * best)
 
@@ -116,11 +121,17 @@ def advise(profile: Profile) -> tuple[Advice, ...]:
     now = predict(rates, share)
     if now.stall < 1 - AT_LIMIT:
         return ()
-    settings = _ranked(rates, now.rate, _settings(profile, share))
+    settings = _without_ballast(_ranked(rates, now.rate, _settings(profile, share)))
     best = settings[0].rate if settings else now.rate
     bought = [one for one in _ranked(rates, now.rate, _hardware(rates, share)) if one.rate >= (1 + WORTH) * best]
     kept = [one for one in settings if one.gain >= _MINOR * settings[0].gain]
     return (*kept[: ADVICE_AT_MOST - bool(bought)], *bought)[:ADVICE_AT_MOST]
+
+
+def _without_ballast(settings: list[Advice]) -> list[Advice]:
+    """Without combinations that give hardly more than one of their parts does."""
+    single = max((one.rate for one in settings if _AND not in one.change), default=0.0)
+    return [one for one in settings if _AND not in one.change or one.rate >= (1 + WORTH) * single]
 
 
 def _ranked(rates: Rates, now: float, changes: Iterable[tuple[str, Share, str]]) -> list[Advice]:
@@ -146,7 +157,7 @@ def _settings(profile: Profile, share: Share) -> Iterable[tuple[str, Share, str]
         both = best_workers(rates, cached)
         if both != share.workers:
             yield (
-                f"{_workers(both)}, and {words}",
+                f"{_workers(both)}{_AND}{words}",
                 replace(cached, workers=both),
                 f"num_workers={both} --cache {_size(size)}",
             )
