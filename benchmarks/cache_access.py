@@ -4,7 +4,8 @@ Microseconds of processor time for an item, by the bare store and by `Cache.fetc
 ask for them; `ratio` is of a file against `fetch` of 32. Then a cache of a million items, from processes that have not seen
 it before: opening it is from nothing to the first item, and `ratio` there is against a cache of one item. `first` are the
 first reads of all, which meet pages that this process has not touched, `epoch` is one pass over all items in random
-order, `later` the reads after that. Last, several processes that read at once: `ratio` is against one process.
+order, `later` the reads after that. Last, several processes that read at once: `ratio` is against one process, `cpu_us`
+what a read costs each.
 """
 
 import json
@@ -211,6 +212,7 @@ def million(rounds: int) -> None:
 
 def readers(found: Path, rounds: int) -> None:
     """Several processes at once."""
+    cpu_us: dict[str, list[float]] = {"1": [], "2": [], "4": []}
 
     def together(count: int) -> float:
         context = multiprocessing.get_context("fork")
@@ -218,10 +220,11 @@ def readers(found: Path, rounds: int) -> None:
         processes = [context.Process(target=read_on, args=(found, barrier, totals, number)) for number in range(count)]
         for process in processes:
             process.start()
-        rate = float(sum(totals.get() for _ in processes))
+        found_rates = [totals.get() for _ in processes]
         for process in processes:
             process.join()
-        return rate
+        cpu_us[str(count)].extend(spent for _, spent in found_rates)
+        return float(sum(rate for rate, _ in found_rates))
 
     outcome = harness.alternate({str(count): partial(together, count) for count in (1, 2, 4)}, rounds)
     for count in ("2", "4"):
@@ -229,6 +232,7 @@ def readers(found: Path, rounds: int) -> None:
             f"reads per second of {MANY_SIZE:,} bytes, {count} processes at once",
             ratio=outcome.ratio(count, "1"),
             reads=outcome.medians(),
+            cpu_us={each: statistics.median(spent) for each, spent in cpu_us.items()},
         )
 
 
@@ -240,9 +244,8 @@ def read_on(folder: Path, barrier: Any, totals: Any, seed: int) -> None:
         store.get(one)
     barrier.wait()
     began = time.perf_counter()
-    for one in keys * 4:
-        store.get(one)
-    totals.put(4 * len(keys) / (time.perf_counter() - began))
+    cpu_us = each_us(store.get, keys * 4)
+    totals.put((4 * len(keys) / (time.perf_counter() - began), cpu_us))
     store.close()
 
 
