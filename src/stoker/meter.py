@@ -108,7 +108,8 @@ def _after_fork_in_child() -> None:
         tally._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):  # there are systems that do not fork
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Meter:

@@ -24,12 +24,11 @@ import torch.utils.data.dataloader as torch_dataloader
 from stoker.errors import ConfigError
 from stoker.meter import LoaderStats, Meter, Scalars
 from stoker.plan import Plan
-from stoker.torch.caching import Caching, check
-from stoker.torch.dataset import of_stoker
 from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 if TYPE_CHECKING:
     from stoker.live.record import Record
+    from stoker.torch.caching import Caching
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -115,7 +114,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if planned.cache_bytes is not None and "cache" not in self._given and cache is None:
             self._cache_is_planned = True
             cache, cache_dir = planned.cache_bytes, planned.cache_dir if cache_dir is None else cache_dir
-            if planned.cache_policy is not None and seed is not None and of_stoker(dataset) is dataset:
+            if planned.cache_policy is not None and seed is not None and hasattr(dataset, "cache_name"):
                 cache_policy = planned.cache_policy
         if workers not in ("processes", "threads"):
             raise ConfigError(f"workers must be 'processes' or 'threads', not {workers!r}")
@@ -130,7 +129,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self.in_order = in_order
         self.workers = workers
         self.seed = seed
-        check(self, dataset)
+        if (cache is not None or cache_policy != "keep-first") and _is_enabled():
+            from stoker.torch.caching import check
+
+            check(self, dataset)
         self._meter = Meter()
         self._progress = Progress()
         self._skip_batches = 0
@@ -245,8 +247,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return iterator  # type: ignore[no-any-return]
 
     @property
-    def caching(self) -> Caching:
+    def caching(self) -> "Caching":
         """Where samples are fetched from, and what is known of it."""
+        from stoker.torch.caching import Caching
+
         found = self.__dict__.get("_caching")
         if found is None:
             found = self.__dict__["_caching"] = Caching(self)
