@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-
 SKIPPED = 10
 """Batches of an epoch that do not count: workers start, and prepare ahead."""
 
