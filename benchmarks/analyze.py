@@ -65,7 +65,7 @@ def analyzed(folder: str, options: dict[str, float], disk: bool) -> Profile:
     words = [word for pair in options.items() for word in pair]
     with tempfile.TemporaryDirectory() as place:
         target = Path(place) / "profile.json"
-        run([sys.executable, "-m", "stoker", "analyze", "--json", target, SCRIPT, folder, *words], folder, disk)
+        run([sys.executable, "-m", "stoker", "analyze", "--json", target, "--time", "3", SCRIPT, folder, *words], folder, disk)
         return Profile.load(target)
 
 

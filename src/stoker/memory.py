@@ -153,10 +153,10 @@ def _cgroup_headrooms() -> list[int]:
     for line in own.read_text().splitlines() if own.exists() else []:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file")
+            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file", "active_file")
         elif "memory" in controllers.split(","):
             root = Path("/sys/fs/cgroup/memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
         else:
             continue
         group = root / path.lstrip("/")
@@ -166,7 +166,7 @@ def _cgroup_headrooms() -> list[int]:
                 with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
                     limit, used = (int((folder / name).read_text()) for name in names[:2])
                     stat = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-                    found.append(limit - used + int(stat.get(names[2], 0)))
+                    found.append(limit - used + sum(int(stat.get(name, 0)) for name in names[2:]))
     return found
 
 

@@ -126,6 +126,21 @@ def test_a_full_file_system_is_an_error_and_nothing_is_lost(small_tmpfs: Callabl
     cache.close()
 
 
+def test_what_goes_makes_room_for_what_comes_where_there_is_none(small_tmpfs: Callable[[str], Path]) -> None:
+    place = small_tmpfs("size=3m")
+    cache = Store(place)
+    keys = [number.to_bytes(16, "big") for number in range(200)]
+    for number in range(20):
+        assert cache.put([(keys[number], bytes([number]) * 50_000)], 1_000_000)
+    room = os.statvfs(place)
+    with (place / "filler").open("wb", buffering=0) as filler:  # all but what the tree itself needs
+        filler.write(bytes(room.f_bavail * room.f_frsize - 300_000))
+    for number in range(20, 200):
+        assert cache.put([(keys[number], bytes([number]) * 50_000)], 1_000_000, evict=[keys[number - 20]]) == 1
+    assert cache.stats().payload_bytes == 1_000_000
+    cache.close()
+
+
 def test_a_file_system_that_others_fill(small_tmpfs: Callable[[str], Path]) -> None:
     place = small_tmpfs("size=4m")
     cache = Store(place)

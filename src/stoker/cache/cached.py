@@ -162,16 +162,16 @@ class Cache:
             self._give_up(error)
             return None
 
-    def has_room(self, size: int) -> bool:
-        """Whether an item of a size would be kept, as far as one can tell now."""
+    def room_bytes(self) -> int:
+        """How long an item may be to be kept, as far as one can tell now; less than 0 if none is."""
         opened = self._open()
         if opened is None:
-            return False
+            return -1
         try:
-            return opened.store.payload_bytes() + size <= opened.budget.bytes()
+            return opened.budget.bytes() - opened.store.payload_bytes()
         except OSError as error:
             self._give_up(error)
-            return False
+            return -1
 
     def fetch(self, request: Request, advice: Advice | None = None) -> list[Bytes]:
         """All items of a request, from the cache or from storage. With advice, a policy has decided what is kept."""
@@ -209,7 +209,10 @@ class Cache:
     def _worth_keeping(self, missing: list[int], request: Request, advice: Advice | None) -> list[int]:
         if advice is not None:
             return [position for position in missing if position in advice.admitted]
-        return [position for position, size in zip(missing, request.sizes(missing), strict=True) if self.has_room(size)]
+        room = self.room_bytes()
+        if room <= 0:
+            return []
+        return [position for position, size in zip(missing, request.sizes(missing), strict=True) if size <= room]
 
     def _take_in(
         self, positions: list[int], claimed: list[int], request: Request, result: list[Any], evicted: Sequence[bytes]

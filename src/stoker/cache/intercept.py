@@ -32,6 +32,7 @@ from stoker.source.files import drop_from_page_cache, file_key, file_version, is
 from stoker.source.reading import Bytes
 
 LONGEST_BYTES = 64 << 20
+_KNOWN = 1 << 17
 _LONG_BYTES = 1 << 20
 """From here on only what is read of a file is copied."""
 _MODES = frozenset({"r", "rt", "tr", "rb", "br"})
@@ -166,10 +167,10 @@ class _RealFile:
 class _WholeFile:
     """A request for one file."""
 
-    def __init__(self, path: str, found: os.stat_result) -> None:
+    def __init__(self, path: str, key: bytes, size: int) -> None:
         self.path = path
-        self.size = found.st_size
-        self.keys = [file_key(path) + file_version(found)]
+        self.size = size
+        self.keys = [key]
         self._read: os.stat_result | None = None
         self._length = -1
 
@@ -210,34 +211,56 @@ class FileReads:
     def __init__(self, cache: Cache, roots: Sequence[str]) -> None:
         self.cache = cache
         self._roots = tuple(os.path.join(root, "") for root in roots)
+        self._known: dict[str, tuple[str, bytes]] = {}
 
     def opened(self, name: Any) -> Any:
         """A file open for reading in binary; None if it is to be opened as ever."""
-        if isinstance(name, int):
+        if type(name) is not str:
+            if isinstance(name, int):
+                return None
+            try:
+                name = os.fsdecode(name)
+            except TypeError:
+                return None  # the error is for `open` to raise
+        known = self._known.get(name)
+        if known is None:
+            known = self._learn(name)
+        path, digest = known
+        if not digest:
             return None
         try:
-            text = os.fsdecode(name)
-            path = os.path.abspath(text)
-            # What lies behind `link/..` is not what the text says.
-            if not path.startswith(self._roots) or is_never(path) or os.pardir in text:
-                return None
-            found = os.stat(text)
-        except (OSError, TypeError, ValueError):
-            return None  # the error is for `open` to raise
-        if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= LONGEST_BYTES:
+            found = os.stat(name)
+        except (OSError, ValueError):
             return None
-        request, cache = _WholeFile(path, found), self.cache
-        key = request.keys[0]
-        if found.st_size > _LONG_BYTES and cache.size(key) == found.st_size:
-            cache.tally.hit(found.st_size)
-            return LongFile(cache, key, found.st_size, name, path)
+        size = found.st_size
+        if not stat.S_ISREG(found.st_mode) or not 0 < size <= LONGEST_BYTES:
+            return None
+        cache, key = self.cache, digest + file_version(found)
+        if size > _LONG_BYTES and cache.size(key) == size:
+            cache.tally.hit(size)
+            return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
-        if payload is None and cache.has_room(found.st_size):
+        if payload is None and size <= cache.room_bytes():
             with contextlib.suppress(OSError):
-                payload = cache.fetch(request)[0]
+                payload = cache.fetch(_WholeFile(path, key, size))[0]
         elif payload is None:
-            cache.tally.miss(found.st_size)
+            cache.tally.miss(size)
         return None if payload is None else CachedFile(payload, name, path, cache.tally)
+
+    def _learn(self, name: str) -> tuple[str, bytes]:
+        """The absolute path and the key of a file, by its name; no key if it is none of ours."""
+        try:
+            path = os.path.abspath(name)
+        except (OSError, ValueError):
+            return name, b""
+        # What lies behind `link/..` is not what the text says.
+        is_ours = path.startswith(self._roots) and not is_never(path) and os.pardir not in name
+        known = path, file_key(path) if is_ours else b""
+        if os.path.isabs(name):  # or else it means something else in another working directory
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[name] = known
+        return known
 
 
 _here = threading.local()
@@ -269,10 +292,12 @@ class _Opening:
         return self._original(file, mode, buffering, *rest, **named)
 
     def _opened(self, file: Any, mode: str, rest: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        said = dict(zip(_OPTIONS, rest, strict=False)) | named
-        options = {name: value for name, value in said.items() if value is not _OPTIONS.get(name, said)}
-        if not options.keys() <= set(_TEXT) or ("b" in mode and options):
-            return None
+        options: dict[str, Any] = {}
+        if rest or named:
+            said = dict(zip(_OPTIONS, rest, strict=False)) | named
+            options = {name: value for name, value in said.items() if value is not _OPTIONS.get(name, said)}
+            if not options.keys() <= set(_TEXT) or ("b" in mode and options):
+                return None
         binary = _come_through(file)
         return binary if binary is None or "b" in mode else CachedText(binary, mode, **options)
 

@@ -34,7 +34,7 @@ _READER_BYTES = 64
 RESERVE_BYTES = 64 << 20
 """Memory that is left to the training, whatever the budget says."""
 _LOOK_AGAIN_BYTES = 32 << 20
-_PLENTY_BYTES = 1 << 30
+_WRITERS = 16
 _MAP_BYTES = 1 << 42
 _USED = b"used"
 _NUMBER = struct.Struct("<q")
@@ -120,7 +120,7 @@ class Store:
 
         Raises StoreFullError when the budget would allow more than memory does, and StoreBusyError when nobody can write.
         """
-        if items:
+        if items and not evict:  # what goes leaves pages to those that come
             self._look_for_room(sum(len(payload) for _, payload in items))
         if time.monotonic() < self._paused_until:
             return 0
@@ -158,8 +158,8 @@ class Store:
         if place.f_bavail * place.f_frsize < size + (size >> 4) + 65536:
             raise StoreFullError(f"the file system of {self.folder} is full")
         self._unlooked += size
-        # Other processes fill it, too: look at every put when there is not plenty.
-        if self._is_memory and (self._unlooked >= _LOOK_AGAIN_BYTES or self._headroom < _PLENTY_BYTES):
+        # Others fill it, too: the less there is, the sooner one looks again.
+        if self._is_memory and self._unlooked >= min(_LOOK_AGAIN_BYTES, self._headroom // _WRITERS):
             self._headroom = headroom_bytes()
             if self._headroom < RESERVE_BYTES + size:
                 raise StoreFullError("little memory is left to this process: the cache takes no more")
