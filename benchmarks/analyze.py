@@ -25,7 +25,7 @@ FILES, SIZE = 1500, 128 << 10
 DISK = 50_000_000
 BATCH = 16
 
-CASES: dict[str, tuple[dict[str, float], bool, str]] = {
+CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "the loop is the limit": ({"--compute": 0.08, "--prep": 0.004}, False, "gpu"),
     "preparing is the limit": ({"--compute": 0.02, "--prep": 0.008}, False, "prep"),
     "a limited disk is the limit": ({"--compute": 0.02, "--prep": 0.002}, True, "fetch"),
@@ -50,7 +50,7 @@ def paths(folder: str) -> list[str]:
     return [str(path) for path in Path(folder).glob("*.bin")]
 
 
-def plain(folder: str, options: dict[str, float], disk: bool, *, cold: bool = False) -> float:
+def plain(folder: str, options: dict[str, Any], disk: bool, *, cold: bool = False) -> float:
     """Samples per second of a plain run."""
     if cold:
         files.cool(paths(folder), sync=True)
@@ -61,11 +61,15 @@ def plain(folder: str, options: dict[str, float], disk: bool, *, cold: bool = Fa
     return float(lines[-1])
 
 
-def analyzed(folder: str, options: dict[str, float], disk: bool) -> Profile:
+def analyzed(folder: str, options: dict[str, Any], disk: bool) -> Profile:
     words = [word for pair in options.items() for word in pair]
     with tempfile.TemporaryDirectory() as place:
         target = Path(place) / "profile.json"
-        run([sys.executable, "-m", "stoker", "analyze", "--json", target, "--time", "3", SCRIPT, folder, *words], folder, disk)
+        run(
+            [sys.executable, "-m", "stoker", "analyze", "--json", target, "--time", "3", SCRIPT, folder, *words],
+            folder,
+            disk,
+        )
         return Profile.load(target)
 
 
@@ -73,7 +77,7 @@ def check_rates(folder: str, name: str) -> None:
     options, disk, limit = CASES[name]
     profile = analyzed(folder, options, disk)
     truth = {
-        "gpu": plain(folder, {"--compute": options["--compute"]}, disk),
+        "gpu": plain(folder, {"--compute": options["--compute"], "--kind": "ready"}, disk),
         "prep": plain(folder, {"--prep": options["--prep"]}, disk),
     }
     if "--latency" in options:
@@ -94,7 +98,7 @@ def check_rates(folder: str, name: str) -> None:
 
 def check_predictions(folder: str) -> None:
     """Real runs with part of the data in our cache, against predictions from one profile."""
-    options: dict[str, float] = {"--compute": 0.02, "--prep": 0.003}
+    options: dict[str, Any] = {"--compute": 0.02, "--prep": 0.003}
     profile = analyzed(folder, options, True)
     errors = []
     for cached, workers in itertools.product((0.0, 0.25, 0.5, 0.75, 1.0), (1, 2)):
@@ -108,7 +112,7 @@ def check_predictions(folder: str) -> None:
     harness.report("analyze: errors of predictions", ratio=1 + statistics.median(sizes), worst=sizes[-1])
 
 
-def cached_run(folder: str, options: dict[str, float], cached: float, workers: int) -> float:
+def cached_run(folder: str, options: dict[str, Any], cached: float, workers: int) -> float:
     words = [word for pair in options.items() for word in pair]
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         plan = Path(place) / "plan.toml"
