@@ -182,3 +182,26 @@ def test_both_ranks_do_it_together(data: Path, tmp_path: Path) -> None:
     profile = json.loads((tmp_path / "profile.json").read_text())
     assert profile["world"] == 2
     assert profile["rates"]["gpu"] > 0
+
+
+def test_as_a_user_without_root_on_files_of_others(data: Path, tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    place = tmp_path / "of nobody"
+    place.mkdir()
+    for folder in (*tmp_path.parents, tmp_path, place, *data.parents, data):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o777 if folder == place else 0o755)
+    # Python itself may lie where only root can look: that much is left to nobody.
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    nobody += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    words = [*nobody, *ANALYZE, "--json", place / "profile.json", "--time", 1, SCRIPT, data, "--compute", 0.004]
+    environment = {**os.environ, "HOME": str(place)}
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=100, env=environment, cwd=place
+    )
+    assert done.returncode == 0, done.stderr
+    profile = Profile.load(place / "profile.json")
+    assert not profile.notes  # the files could be made cold, and were seen to be
+    assert profile.rates.storage > 0
+    assert (place / "profile.json").stat().st_uid == 65534
