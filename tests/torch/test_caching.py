@@ -118,7 +118,7 @@ def shelf_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = Path("/dev/shm") / tmp_path_factory.mktemp("shelf").name / str(os.getpid())
     folder.mkdir(parents=True)
     yield folder
-    shutil.rmtree(folder)
+    shutil.rmtree(folder.parent)
 
 
 def epochs(loader: Any, count: int) -> list[tuple[int, int, int, int]]:
