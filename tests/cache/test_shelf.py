@@ -132,6 +132,21 @@ def test_a_damaged_cache_harms_no_other(shelf_dir: Path) -> None:
     assert not shelf.caches()
 
 
+@pytest.mark.parametrize(
+    "about", [None, "", "{}", '{"version": 0, "name": "old"}'], ids=["none", "empty", "no name", "old"]
+)
+def test_what_nobody_can_tell_is_swept(shelf_dir: Path, about: str | None) -> None:
+    shelf = Shelf(shelf_dir)
+    job = shelf.join("data", 1000)
+    job.close()
+    (job.folder / "about.json").unlink()
+    if about is not None:
+        (job.folder / "about.json").write_text(about)
+    assert len(shelf.caches()) == 1
+    shelf.join("other", 1000)
+    assert not job.folder.exists()
+
+
 def test_names_that_are_no_text(shelf_dir: Path) -> None:
     name = os.fsdecode(b"/data/\xff\xfe")
     Shelf(shelf_dir).join(name, 1000)
@@ -145,6 +160,17 @@ def test_what_another_start_of_the_host_left_is_not_used(shelf_dir: Path, monkey
     assert not any(found.folder == folder and not found.is_private for found in shelf.caches())
     shelf.join("other", 1000)
     assert not folder.exists()
+
+
+def test_nor_by_a_job_that_asks_for_the_same(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(shelf_dir)
+    before = shelf.join("data", 1000)
+    with store.visiting(before.folder) as opened:
+        opened.put([(b"k" * 16, b"payload")], 1000)
+    before.close()
+    monkeypatch.setattr("stoker.cache.shelf._boot", lambda: "another")
+    with store.visiting(shelf.join("data", 1000).folder) as opened:
+        assert opened.get(b"k" * 16) is None
 
 
 def test_a_child_that_outlives_a_job_does_not_keep_it(shelf_dir: Path) -> None:

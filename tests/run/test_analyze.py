@@ -196,7 +196,7 @@ def test_as_a_user_without_root_on_files_of_others(data: Path, tmp_path: Path) -
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     nobody += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     words = [*nobody, *ANALYZE, "--json", place / "profile.json", "--time", 1, SCRIPT, data, "--compute", 0.004]
-    environment = {**os.environ, "HOME": str(place)}
+    environment = {**os.environ, "HOME": str(place), "STOKER_TOP": "0"}
     done = subprocess.run(
         [str(word) for word in words], capture_output=True, text=True, timeout=100, env=environment, cwd=place
     )

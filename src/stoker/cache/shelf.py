@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import time
 import weakref
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from pathlib import Path
 from stoker.cache import store
 from stoker.cache.store import RESERVE_BYTES, StoreStats
 from stoker.errors import ConfigError
-from stoker.memory import file_system, headroom_bytes
+from stoker.memory import check_alone, file_system, headroom_bytes
 from stoker.units import format_bytes
 
 _TMPFS = Path("/dev/shm")
@@ -157,9 +156,7 @@ class Shelf:
     def _make(self) -> None:
         with contextlib.suppress(FileExistsError):
             self.folder.mkdir(mode=0o700, parents=True)
-        found = self.folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{self.folder} is not a folder of this user alone")
+        check_alone(self.folder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -173,12 +170,13 @@ class Shelf:
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
         """Remove caches that nobody uses until the budget can be held; an error that says how much can be, if it cannot."""
-        others = [other for other in self._found() if other.folder != folder and not other.jobs]
-        for other in [other for other in others if other.is_private]:
-            self._remove(other)
-        idle = sorted((other for other in others if not other.is_private), key=lambda other: other.used_at)
+        unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
+        for found in unused:
+            if found.is_private:
+                self._remove(found)
+        idle = [found for found in unused if not found.is_private and found.folder != folder]
         room = self._room() + store.occupied_bytes(folder)
-        most = room + sum(other.stats.occupied_bytes for other in idle)
+        most = room + sum(found.stats.occupied_bytes for found in idle)
         if budget_bytes > most:
             raise ConfigError(
                 f"a cache of {format_bytes(budget_bytes)} cannot be held: {self.folder} and the memory of this process "
@@ -205,13 +203,11 @@ class Shelf:
 
     def _found(self) -> list[Found]:
         found = []
-        for about in self.folder.glob("*/about.json"):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                folder, document = about.parent, json.loads(_read(about))
-                jobs = len(_live_budgets(folder / "jobs"))
-                # What was not synced before the host went down may be anything.
-                is_private = document["private"] or document["boot"] != _boot()
-                found.append(Found(document["name"], folder, _stats(folder), jobs, about.stat().st_mtime, is_private))
+        for jobs in self.folder.glob("*/jobs"):
+            with contextlib.suppress(OSError):
+                folder, live = jobs.parent, len(_live_budgets(jobs))
+                name, is_private = _about(folder)
+                found.append(Found(name, folder, _stats(folder), live, _used_at(folder), is_private))
         return found
 
     def remove(self, found: Found) -> None:
@@ -231,6 +227,21 @@ def _stats(folder: Path) -> StoreStats:
         with contextlib.suppress(OSError), store.visiting(folder) as opened:
             return opened.stats()
     return StoreStats(0, 0, store.occupied_bytes(folder))
+
+
+def _about(folder: Path) -> tuple[str, bool]:
+    """What is cached in a folder, and whether it is of no use to another job."""
+    try:
+        document = json.loads(_read(folder / "about.json"))
+        # What was not synced before the host went down may be anything.
+        return document["name"], document["private"] or document["boot"] != _boot()
+    except (OSError, ValueError, KeyError, TypeError):  # half made, half removed, or of another version
+        return folder.name, True
+
+
+def _used_at(folder: Path) -> float:
+    about = folder / "about.json"
+    return (about if about.exists() else folder).stat().st_mtime
 
 
 def _boot() -> str:

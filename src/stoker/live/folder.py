@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import stat
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from stoker.live import process
 from stoker.live.record import SIZE, Facts, Read, Record, Seen, facts_bytes, read_facts, read_record
+from stoker.memory import check_alone
 
 _TMPFS = Path("/dev/shm")
 _SWEEP_EVERY_S = 60.0
@@ -40,9 +40,7 @@ def place() -> Path | None:
 def check(folder: Path) -> None:
     """Refuse a folder that others may see or change, or the one above it."""
     for one in (folder.parent, folder):
-        found = one.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{one} is not a folder of this user alone")
+        check_alone(one)
 
 
 def publish(facts: Facts) -> Record | None:

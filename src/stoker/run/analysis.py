@@ -19,7 +19,8 @@ from stoker.measure.host import memory_bytes, usable_cores
 from stoker.measure.series import Series
 from stoker.memory import headroom_bytes
 from stoker.profile import Confidence, Dataset, Host, Profile, Rates, Speed, Stalls, write_text
-from stoker.run.phases import Measured, Phases
+from stoker.run.measured import Measured
+from stoker.run.phases import Phases
 from stoker.run.subject import shuffles
 from stoker.torch.loader import DataLoader
 

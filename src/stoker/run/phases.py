@@ -1,8 +1,8 @@
 """The phases of an analysis, with the script's own loop as the consumer.
 
-When the script first iterates its training loader, it gets a `Consumer` instead. What that gives are batches of one phase
-after the other, for as long as the loop asks; between phases, with the loop paused, workers and storage are measured by
-themselves. All phases are one generator, so that a loop which breaks off and comes again goes on where it was.
+When the script first iterates its training loader, it gets the batches of one phase after the other instead, for as long as
+it asks. Between phases, with the loop paused, workers and storage are measured by themselves. All phases are one generator,
+so that a loop which breaks off and comes again goes on where it was.
 
     loop runs:    warm-up | batches on the device (gpu) | batches on the host | cached batches | cold batches
     loop paused:            prep by several numbers of workers; storage, cold; cache
@@ -13,13 +13,9 @@ largest of all ranks.
 
 import itertools
 import math
-import os
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +23,9 @@ import torch.utils._pytree as pytree
 
 from stoker.measure import files
 from stoker.measure.host import usable_cores
+from stoker.measure.processor import cpu_s, own_cpu_s
 from stoker.measure.series import FEWEST, Series
+from stoker.run.measured import Measured, Ranks
 from stoker.run.subject import Ids, Subject
 
 WARM_UP = 5
@@ -38,50 +36,6 @@ _REPLAYED = 4
 _MOST_SAMPLES = 20_000
 _IN_MEMORY = 0.99
 _COLD = 0.02
-
-
-@dataclass
-class Measured:
-    """Everything that the phases found. What is missing was not measured."""
-
-    batch: int = 0
-    gpu: Series = field(default_factory=Series)
-    host: Series = field(default_factory=Series)
-    loop_cores: float = 0.0
-    prep: dict[int, Series] = field(default_factory=dict)
-    prep_threads: dict[int, Series] = field(default_factory=dict)
-    prep_busy: float = 1.0
-    storage: dict[int, Series] = field(default_factory=dict)
-    storage_rested: float = 0.0
-    cache: float = 0.0
-    cached: Series = field(default_factory=Series)
-    cold: Series = field(default_factory=Series)
-    cached_part: float = 0.0
-    samples: int = 0
-    bytes: int = 0
-    bytes_known: bool = False
-    spread: float = 0.3
-    device: str = "cpu"
-    notes: list[str] = field(default_factory=list)
-    done: bool = False
-
-
-class Ranks:
-    """The ranks of the script, as far as an analysis needs them."""
-
-    def __init__(self) -> None:
-        together = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.world = torch.distributed.get_world_size() if together else 1
-        self.rank = torch.distributed.get_rank() if together else 0
-        self._group = torch.distributed.new_group(backend="gloo") if self.world > 1 else None
-
-    def largest(self, value: float) -> float:
-        """The largest of all ranks; all must ask."""
-        if self.world == 1:
-            return value
-        tensor = torch.tensor([value], dtype=torch.float64)
-        torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, group=self._group)
-        return float(tensor[0])
 
 
 class Phases:
@@ -162,7 +116,6 @@ class Phases:
         else:
             self._measure_storage(ids, paths)
             yield from self._loop_cold(batches)
-        found.done = True
 
     def _run_stream(self) -> Iterator[Any]:
         """What can be said of a stream: the loop, and all that comes before it."""
@@ -182,19 +135,18 @@ class Phases:
         found.notes.append(
             "the dataset is a stream: reading and preparing cannot be told apart, and nothing can be cached or cooled"
         )
-        found.done = True
 
     # ---- with the loop
 
     def _replay(self, what: str, batches: list[Any], series: Series, *, counts_cores: bool = False) -> Iterator[Any]:
         """The loop with batches that are there already. Copies are made while its clock stands still."""
         self._say(what)
-        before = _cpu_s()
+        before = own_cpu_s()
         began = time.perf_counter()
         source = itertools.cycle(batches)
         yield from self._timed(what, (_copied(batch) for batch in source), series, skip=2, stands_still=True)
         if counts_cores:
-            self.found.loop_cores = (_cpu_s() - before) / max(1e-9, time.perf_counter() - began)
+            self.found.loop_cores = (own_cpu_s() - before) / max(1e-9, time.perf_counter() - began)
 
     def _loop(self, what: str, batches: list[Any], series: Series) -> Iterator[Any]:
         self._say(what)
@@ -300,7 +252,7 @@ class Phases:
         taken = self._ranks.largest(_seconds_of(source, 2 * size)) / 2
         size *= math.ceil(_CHUNK_S / max(taken, 1e-4))
         pids = [worker.pid for worker in getattr(source, "_workers", [])]
-        began, busy, given = time.perf_counter(), _children_cpu_s(pids), 0
+        began, busy, given = time.perf_counter(), cpu_s(pids), 0
         while True:
             taken = self._ranks.largest(_seconds_of(source, size))
             given += size
@@ -308,7 +260,7 @@ class Phases:
             series.add(size * self.found.batch, taken)
             elapsed = time.perf_counter() - began
             if self._is_enough(series, self._ranks.largest(elapsed), given):
-                return min(1.0, (_children_cpu_s(pids) - busy) / (elapsed * max(1, workers))) if pids else 1.0
+                return min(1.0, (cpu_s(pids) - busy) / (elapsed * max(1, workers))) if pids else 1.0
 
     def _measure_storage(self, ids: Ids, paths: list[str]) -> None:
         subject, found, storage = self.subject, self.found, self.subject.storage
@@ -446,23 +398,3 @@ def _seconds_of(source: Iterator[Any], count: int) -> float:
     for _ in range(count):
         next(source)
     return time.perf_counter() - began
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-
-
-def _children_cpu_s(pids: list[int]) -> float:
-    """Processor time of processes."""
-    total = 0.0
-    for pid in pids:
-        try:
-            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += (int(words[11]) + int(words[12])) * _TICK_S
-    return total
