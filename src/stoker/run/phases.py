@@ -35,7 +35,7 @@ _GOOD = 0.02
 _REPLAYED = 4
 _MOST_SAMPLES = 20_000
 _IN_MEMORY = 0.99
-_COLD = 0.02
+_COLD = 0.05
 
 
 class Phases:
