@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 import time
 import warnings
 from typing import Any
@@ -13,7 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.datasets import Augmented, BulkSamples, DrawsNow, Numbers, Samples, Stream, WithRng, mix_up
 from tests.torch.test_differential import assert_same
-from torch.utils.data import DistributedSampler, RandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    DistributedSampler,
+    RandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+    get_worker_info,
+)
 
 import stoker
 from stoker.errors import ConfigError
@@ -312,6 +319,45 @@ class TestThreads:
     def test_persistent_threads(self) -> None:
         loader = stoker.DataLoader(Numbers(8), num_workers=2, workers="threads", persistent_workers=True)
         assert len(run(loader)) == 24
+        loader.close()
+
+    @pytest.mark.parametrize("seed", [None, 1])
+    def test_each_thread_has_its_worker_info_and_no_other_thread_has_one(self, seed: int | None) -> None:
+        class Told(Numbers):
+            def __getitem__(self, index: int) -> list[int]:
+                info = get_worker_info()
+                number = int(threading.current_thread().name.removeprefix("stoker-worker-"))
+                return [info.id - number, info.num_workers, info.seed, int(info.dataset is self)]
+
+        inits: list[Any] = []
+        loader = stoker.DataLoader(
+            Told(12), 2, num_workers=2, workers="threads", seed=seed, worker_init_fn=lambda _: inits.append(get_worker_info())
+        )
+        for batch in loader:
+            assert get_worker_info() is None
+            apart, workers, seeds, own = (column.tolist() for column in batch)
+            assert (set(apart), set(workers), set(own)) == ({0}, {2}, {1})
+            assert set(seeds) <= {info.seed for info in inits}
+        assert sorted(info.id for info in inits) == [0, 1]
+        assert len({info.seed for info in inits}) == 2
+        loader.close()
+        assert get_worker_info.__code__.co_names == ("_worker_info",)  # torch's own again
+
+    def test_worker_info_in_processes_that_are_forked_while_threads_work(self) -> None:
+        class Told(Numbers):
+            def __getitem__(self, index: int) -> int:
+                return get_worker_info().num_workers
+
+        threads = stoker.DataLoader(Told(40), num_workers=2, workers="threads")
+        iterator = iter(threads)
+        assert int(next(iterator)) == 2
+        assert [int(workers) for workers in stoker.DataLoader(Told(4), num_workers=1)] == [1] * 4
+        assert [int(workers) for workers in iterator] == [2] * 39
+        threads.close()
+
+    def test_a_batch_that_the_user_collates_does_not_go_to_shared_memory(self) -> None:
+        loader = stoker.DataLoader(Numbers(8), 4, num_workers=1, workers="threads", collate_fn=lambda s: default_collate(s))
+        assert not any(batch[0].is_shared() for batch in loader)
         loader.close()
 
 

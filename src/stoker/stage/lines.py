@@ -27,7 +27,7 @@ from typing import Any
 
 from stoker.stage.messages import MARSHALLED, Frames, Plain, framed, is_plain, marshalled, opened, pickled
 
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 _ROOM = 1 << 20
 _QUIETLY = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 _STUCK_LOOK_MS = 200

@@ -17,7 +17,7 @@ from stoker.errors import ConfigError
 from stoker.meter import Counts, Meter, Tally
 from stoker.plan import CACHE_POLICIES
 from stoker.torch.dataset import expecting, of_stoker
-from stoker.torch.progress import Route
+from stoker.torch.progress import Route, listed
 from stoker.units import parse_bytes
 
 
@@ -69,7 +69,7 @@ class Caching:
     def _foresee(self, order: Any) -> None:
         if type(order) is tuple and len(order) == 2:
             content = order[1]
-            ids: Sequence[Any] | None = content[3] if type(content) is tuple and len(content) >= 5 else content
+            ids: Sequence[Any] | None = listed(content[3]) if type(content) is tuple and len(content) >= 5 else content
             if isinstance(ids, list) and self._expect is not None:
                 with contextlib.suppress(Exception):  # it will be raised where it belongs
                     self._expect(ids)

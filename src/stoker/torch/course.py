@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 from stoker.cache.steering import Decision, Steering
 from stoker.order import Drawn, Ids, mix, pad, share
 from stoker.stage.messages import Plain
-from stoker.torch.progress import Batch, Progress, Route, generator_text, set_generator
+from stoker.torch.progress import Batch, Progress, Route, generator_text, listed, set_generator
 from stoker.torch.seeding import generators_restored, seed_generators
 from stoker.torch.worker import NOT_COMMON
 
@@ -50,7 +50,7 @@ def _is_plain_shuffle(sampler: Any) -> bool:
 def _cut(ids: Ids, first: int, step: int, size: int, drop_last: bool) -> Iterator[Batch]:
     stop = len(ids) // size * size if drop_last else len(ids)
     for start in range(0, stop, size):
-        yield Batch(first + step * start, step, ids[start : start + size].tolist())
+        yield Batch(first + step * start, step, ids[start : start + size])
 
 
 class _Whole:
@@ -212,7 +212,7 @@ class Ordered(NamedTuple):
 class Course:
     """The orders of one epoch, for workers to take in turn.
 
-    An order is (epoch, first, step, ids, part, decision), the last for a cache whose contents a policy decides. The first
+    An order is (epoch, first, step, ids, part, decision): the ids a list, or packed, see `listed`; the last for a cache whose contents a policy decides. The first
     batch, and those at the end that would leave workers without any, are ordered in parts, one for each worker. A part is
     (slot, start, total): rows from `start` on of a batch of `total`, in a slot that workers fill together; without one,
     the samples are collated when all have arrived.
@@ -267,14 +267,15 @@ class Course:
         parts = min(self._workers, len(ids) // 2) if split and self._split else 1
         common = self.claim_common() if parts > 1 else NOT_COMMON
         self.ordered.append(Ordered(max(1, parts), len(ids) * self._itinerary.world, first, step, ids, common))
-        kind = Plain if self._itinerary.is_plain else tuple
         if parts <= 1:
-            yield kind((epoch, first, step, ids, None, self._decision(ids)))
+            yield self._packed(epoch, first, step, ids, None)
             return
         bounds = [len(ids) * number // parts for number in range(parts + 1)]
         for start, stop in itertools.pairwise(bounds):
-            some = ids[start:stop]
-            yield kind((epoch, first + step * start, step, some, (common, start, len(ids)), self._decision(some)))
+            yield self._packed(epoch, first + step * start, step, ids[start:stop], (common, start, len(ids)))
 
-    def _decision(self, ids: Sequence[Any]) -> Decision | None:
-        return None if self.steering is None else self.steering.decide(ids)
+    def _packed(self, epoch: int, first: int, step: int, ids: Any, part: tuple[int, int, int] | None) -> tuple[Any, ...]:
+        decision: Decision | None = None if self.steering is None else self.steering.decide(listed(ids))
+        if self._itinerary.is_plain:
+            return Plain((epoch, first, step, ids.tobytes(), part, decision))
+        return epoch, first, step, ids, part, decision

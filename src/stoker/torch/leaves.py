@@ -90,7 +90,7 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
 
     def gather_numbers(kind: type, dtype: Any, torch_gather: Leaf) -> Leaf:
         def gather(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-            if outbox.claimed and set(map(type, batch)) == {kind}:
+            if outbox.claimed and _are_all(kind, batch):
                 _, room = outbox.room(8 * len(batch))
                 with contextlib.suppress(OverflowError):
                     np.ndarray((len(batch),), dtype, room)[:] = batch
@@ -102,7 +102,7 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
     def turn_tuples(batch: Sequence[tuple[Any, ...]], *, collate_fn_map: Any = None) -> Any:
         # What torch does with plain tuples, with the check for equal lengths made in one go.
         columns = None
-        if set(map(type, batch)) == {tuple}:
+        if _are_all(tuple, batch):
             with contextlib.suppress(ValueError):
                 columns = list(zip(*batch, strict=True))
         if columns is not None:
@@ -132,10 +132,14 @@ def _are_alike(batch: Sequence[np.ndarray[Any, Any]]) -> bool:
     return (
         first.ndim > 0
         and first.size > 0
-        and set(map(type, batch)) == {np.ndarray}
+        and _are_all(np.ndarray, batch)
         and list(map(_dtype, batch)).count(first.dtype) == len(batch)
         and list(map(_shape, batch)).count(first.shape) == len(batch)
     )
+
+
+def _are_all(kind: type, batch: Sequence[Any]) -> bool:
+    return list(map(type, batch)).count(kind) == len(batch)
 
 
 def _join(batch: Sequence[np.ndarray[Any, Any]]) -> bytes | None:

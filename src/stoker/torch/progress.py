@@ -8,6 +8,7 @@ import base64
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from stoker.errors import ConfigError
@@ -19,7 +20,7 @@ class Batch(NamedTuple):
 
     first: int
     step: int
-    ids: Sequence[Any]
+    ids: Sequence[Any] | Ids
 
 
 class Itinerary(Protocol):
@@ -51,6 +52,13 @@ class Route(Itinerary, Protocol):
 
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
         """The batches of an epoch, after so many samples of it, of all processes together, are consumed."""
+
+
+def listed(ids: Any) -> Sequence[Any]:
+    """Indices as the dataset shall see them. In orders, plain numbers are packed: that takes a fifth of the time."""
+    if type(ids) is bytes:
+        return np.frombuffer(ids, np.int64).tolist()
+    return ids.tolist() if type(ids) is np.ndarray else ids  # type: ignore[no-any-return]
 
 
 def generator_text(generator: torch.Generator) -> str:

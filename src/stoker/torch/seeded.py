@@ -11,30 +11,32 @@ from typing import Any
 
 import torch.utils.data
 from torch.utils.data._utils import pin_memory
-from torch.utils.data._utils import worker as torch_worker
 
 from stoker.stage.outbox import Outbox
 from stoker.torch.carrier import Instead, MapInlineIter, MapWorkersIter
 from stoker.torch.course import Course
 from stoker.torch.dataset import advised
 from stoker.torch.leaves import HereCollate, collates_as_torch
+from stoker.torch.progress import listed
 from stoker.torch.rows import are_large, stack
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.transport import Transport
 from stoker.torch.worker import NOT_COMMON, Share
+from stoker.torch.worker_info import show_dataset
 
 
 class Ordered:
     """An order on its way through torch's fetcher: the dataset takes it, `collate_fn` carries it out."""
 
-    __slots__ = ("common", "order")
+    __slots__ = ("common", "ids", "order")
 
     def __init__(self, order: tuple[Any, ...]) -> None:
         self.order = order
+        self.ids = listed(order[3])
         self.common = order[4][0] if order[4] else NOT_COMMON
 
     def __len__(self) -> int:
-        return len(self.order[3])
+        return len(self.ids)
 
 
 class OrderedDataset(torch.utils.data.Dataset[Any]):
@@ -64,9 +66,9 @@ class SeededCollate:
 
     def __call__(self, ordered: Ordered) -> Any:
         """Prepare samples and collate them."""
-        epoch, first, step, ids, part, decision = ordered.order
+        epoch, first, step, _, part, decision = ordered.order
         with advised(decision):
-            return self._carry_out(epoch, first, step, ids, part)
+            return self._carry_out(epoch, first, step, ordered.ids, part)
 
     def _carry_out(self, epoch: int, first: int, step: int, ids: Any, part: Any) -> Any:
         make = partial(self.positions.make, epoch, first, step, ids)
@@ -101,7 +103,7 @@ class SeededCollate:
 
     def make(self, epoch: int, first: int, step: int, ids: Any) -> Any:
         """Prepare a whole batch."""
-        return self.positions.make(epoch, first, step, ids, self._collate)
+        return self.positions.make(epoch, first, step, listed(ids), self._collate)
 
     def merge(self, epoch: int, first: int, samples: list[Any]) -> Any:
         """Collate a batch that was prepared in parts."""
@@ -117,11 +119,7 @@ class UsersDataset:
 
     def __call__(self, worker: int) -> None:
         """Prepare a worker."""
-        info = torch_worker._worker_info
-        if info is not None:
-            torch_worker._worker_info = type(info)(
-                id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=self.dataset
-            )
+        show_dataset(self.dataset)
         if self.init_fn is not None:
             self.init_fn(worker)
 
@@ -193,7 +191,8 @@ class SeededWorkersIter(MapWorkersIter):
         super().__init__(view, carried)
 
     def _process_data(self, data: Any, *worker: int) -> Any:
-        self._loader._draws = self._loader._draws or getattr(data, "draws", False)
+        if getattr(data, "draws", False):
+            self._loader._draws = True
         return super()._process_data(data, *worker)
 
     def _obtain(self) -> Any:

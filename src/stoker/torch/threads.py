@@ -18,7 +18,9 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _DatasetKind
-from torch.utils.data._utils.worker import _IterableDatasetStopIteration, _ResumeIteration
+from torch.utils.data._utils.worker import WorkerInfo, _IterableDatasetStopIteration, _ResumeIteration
+
+from stoker.torch.worker_info import shown
 
 
 class _Line(queue.SimpleQueue[Any]):
@@ -45,7 +47,7 @@ class _ThreadWorker:
         call = inspect.signature(target).bind(*args).arguments
 
         def work() -> None:
-            with around():
+            with around(), shown(_info(call)):
                 _work(call)
 
         self.pid = os.getpid()
@@ -84,6 +86,13 @@ class ThreadContext:
     def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> _ThreadWorker:  # noqa: N802
         """A worker."""
         return _ThreadWorker(target, args, self._around)
+
+
+def _info(call: dict[str, Any]) -> WorkerInfo:
+    worker = call["worker_id"]
+    return WorkerInfo(
+        id=worker, num_workers=call["num_workers"], seed=call["base_seed"] + worker, dataset=call["dataset"]
+    )
 
 
 def _work(call: dict[str, Any]) -> None:
