@@ -1,15 +1,21 @@
 """Frameworks that take loaders apart and make them again."""
 
+import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import accelerate
 import lightning
 import pytest
 import torch
-from tests.datasets import Numbers
+from accelerate.data_loader import prepare_data_loader
+from accelerate.utils import DataLoaderConfiguration
+from tests.datasets import Augmented, Numbers
+from tests.torch.test_differential import assert_same
 
 import stoker
+from stoker.torch.accelerate import prepare
 
 
 class Model(lightning.LightningModule):
@@ -67,6 +73,95 @@ def test_accelerate() -> None:
         prepared = accelerate.Accelerator(cpu=True).prepare(loader)
         labels = [label for _, batch in prepared for label in batch.tolist()]
     assert labels == list(range(24))
+
+
+def prepared(seed: int | None, stateful: bool, shuffle: bool = True) -> tuple[accelerate.Accelerator, Any]:
+    config = DataLoaderConfiguration(use_stateful_dataloader=stateful)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
+    loader = stoker.DataLoader(Augmented(24), batch_size=4, num_workers=1, shuffle=shuffle, seed=seed)
+    return accelerator, prepare(accelerator, loader)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("stateful", [True, False])
+@pytest.mark.parametrize("seen", [0, 1, 5, 6])
+def test_accelerate_resumes_in_the_middle_of_an_epoch(stateful: bool, seen: int) -> None:
+    _, loader = prepared(3, stateful)
+    whole = [batch for _ in range(2) for batch in loader]
+    _, begun = prepared(3, stateful)
+    state = begun.state_dict()
+    for _, _batch in zip(range(seen), begun, strict=False):
+        state = json.loads(json.dumps(begun.state_dict()))
+    _, rest = prepared(3, stateful)
+    rest.load_state_dict(state)
+    assert isinstance(rest.base_dataloader, stoker.DataLoader)
+    assert_same([batch for _ in range(2) for batch in rest][: 12 - seen], whole[seen:])
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [3, None])
+def test_accelerates_own_checkpoints_hold_where_the_loader_is(tmp_path: Path, seed: int | None) -> None:
+    torch.manual_seed(1)
+    accelerator, begun = prepared(seed, True)
+    order = []
+    for number, (*_, labels) in enumerate(begun):
+        order.append(labels.tolist())
+        if number == 2:
+            accelerator.save_state(str(tmp_path))
+    torch.manual_seed(2)
+    accelerator, rest = prepared(seed, True)
+    accelerator.load_state(str(tmp_path))
+    assert [labels.tolist() for *_, labels in rest] == order[3:]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seedable", [False, True])
+def test_accelerates_shards_draw_apart_and_resume(seedable: bool) -> None:
+    class OfTwo:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def prepare_data_loader(self, loader: Any) -> Any:
+            torch.manual_seed(4)  # as Accelerate makes all processes agree on the order
+            return prepare_data_loader(
+                loader, num_processes=2, process_index=self.rank, use_seedable_sampler=seedable, rng_types=[]
+            )
+
+    def shard(rank: int) -> Any:
+        return prepare(OfTwo(rank), stoker.DataLoader(Augmented(24), batch_size=4, num_workers=1, shuffle=True, seed=3))
+
+    loaders = [shard(rank) for rank in (0, 1)]
+    epochs = [[batch for _ in range(2) for batch in loader] for loader in loaders]
+    for epoch in (slice(0, 3), slice(3, 6)):
+        labels = [label for batches in epochs for *_, batch in batches[epoch] for label in batch.tolist()]
+        assert sorted(labels) == list(range(24))
+    drawn = [{tuple(row.tolist()) for values, *_ in batches for row in values} for batches in epochs]
+    assert not drawn[0] & drawn[1]
+    begun = shard(1)
+    list(begun)
+    next(iter(begun))
+    rest = shard(1)
+    rest.load_state_dict(begun.state_dict())
+    assert_same(list(rest), epochs[1][4:])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_by_itself_takes_torchdatas_loader_which_resumes_what_is_not_shuffled() -> None:
+    def by_itself() -> Any:
+        config = DataLoaderConfiguration(use_stateful_dataloader=True)
+        loader = stoker.DataLoader(Numbers(24), batch_size=4, num_workers=1, seed=3)
+        return accelerate.Accelerator(cpu=True, dataloader_config=config).prepare(loader)
+
+    begun = by_itself()
+    assert not isinstance(begun.base_dataloader, stoker.DataLoader)
+    order = []
+    for _, labels in begun:
+        order.append(labels.tolist())
+        if len(order) == 2:
+            state = begun.state_dict()
+    rest = by_itself()
+    rest.load_state_dict(state)
+    assert [labels.tolist() for _, labels in rest] == order[2:]
 
 
 @pytest.mark.filterwarnings("ignore")

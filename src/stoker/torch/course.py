@@ -16,7 +16,16 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Se
 from stoker.cache.steering import Decision, Steering
 from stoker.order import Drawn, Ids, mix, pad, share
 from stoker.stage.messages import Plain
-from stoker.torch.progress import Batch, Progress, Route, generator_text, listed, set_generator
+from stoker.torch.progress import (
+    Batch,
+    Progress,
+    Route,
+    counting_sampler,
+    generator_text,
+    listed,
+    own_generator,
+    set_generator,
+)
 from stoker.torch.seeding import generators_restored, seed_generators
 from stoker.torch.worker import NOT_COMMON
 
@@ -145,26 +154,31 @@ class _OfSampler:
         self.index_sampler = loader._index_sampler
         self.batched = loader._auto_collation
         self.seed = seed
-        sources = (loader.sampler, loader.batch_sampler, loader)
-        self.generator = next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
+        self.generator = own_generator(loader)
         self.has_own_generator = self.generator is not None
+        # Accelerate's shards of one order: each process has a part of it, with positions apart from all others'.
+        self.offset = int(getattr(self.index_sampler, "process_index", 0)) << 48
+        self.counting = counting_sampler(loader)
 
     def describe(self) -> dict[str, Any]:
         samplers = [self.index_sampler, getattr(self.index_sampler, "sampler", None)]
         return {"kind": "recorded", "sampler": " of ".join(type(s).__name__ for s in samplers if s is not None)}
 
     def state(self) -> dict[str, Any]:
-        return {} if self.generator is None else {"generator": generator_text(self.generator)}
+        state: dict[str, Any] = {} if self.generator is None else {"generator": generator_text(self.generator)}
+        return state if self.counting is None else state | {"sampler_epoch": self.counting.epoch}
 
     def restore(self, state: dict[str, Any]) -> None:
         if self.generator is not None and "generator" in state:
             set_generator(self.generator, state["generator"])
+        if self.counting is not None and "sampler_epoch" in state:
+            self.counting.set_epoch(state["sampler_epoch"])
 
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
         position = 0
         for ids in self._draw(epoch):
             if position >= consumed:
-                yield Batch(position, 1, ids)
+                yield Batch(self.offset + position, 1, ids)
             position += len(ids)
 
     own = None

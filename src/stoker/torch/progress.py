@@ -15,6 +15,10 @@ from stoker.errors import ConfigError
 from stoker.order import Ids
 
 
+_SAMPLERS = 8
+"""So many samplers within samplers are looked at: a user's might go on for ever."""
+
+
 class Batch(NamedTuple):
     """Samples that are prepared together: their positions are first, first + step, ..."""
 
@@ -59,6 +63,27 @@ def listed(ids: Any) -> Sequence[Any]:
     if type(ids) is bytes:
         return np.frombuffer(ids, np.int64).tolist()
     return ids.tolist() if type(ids) is np.ndarray else ids  # type: ignore[no-any-return]
+
+
+def samplers_of(loader: Any) -> Iterator[Any]:
+    """Whatever decides on a loader's order, the samplers within samplers (Accelerate's shards, say) included."""
+    found = [loader.sampler, loader.batch_sampler]
+    for sampler in found:
+        if sampler is not None and len(found) <= _SAMPLERS:
+            yield sampler
+            within = (getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))
+            found += [inner for inner in within if inner is not None and not any(inner is known for known in found)]
+
+
+def counting_sampler(loader: Any) -> Any:
+    """The sampler that counts epochs, or None."""
+    return next((s for s in samplers_of(loader) if hasattr(s, "set_epoch") and hasattr(s, "epoch")), None)
+
+
+def own_generator(loader: Any) -> torch.Generator | None:
+    """The generator that samplers draw from, if it is theirs alone."""
+    sources = [*samplers_of(loader), loader]
+    return next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
 
 
 def generator_text(generator: torch.Generator) -> str:
@@ -123,7 +148,7 @@ class Progress:
     def state(self, itinerary: Itinerary, seed: int | None) -> dict[str, Any]:
         """All that is needed to go on from here, in JSON's terms."""
         if self._resume is not None:
-            return self._resume
+            return dict(self._resume)
         fresh = self.ended
         following = self.epoch + 1 if self._next_epoch is None else self._next_epoch
         return {
@@ -133,6 +158,7 @@ class Progress:
             "samples": 0 if fresh else self.samples,
             "samplers": itinerary.state() if fresh else self.at_start,
             "begun": not fresh,
+            "batches": 0 if fresh else self.batches,
             "_num_yielded": 0 if fresh else self.batches,
             "_sampler_iter_yielded": 0 if fresh else self.batches,
         }
@@ -140,7 +166,12 @@ class Progress:
     def load(self, state: dict[str, Any], itinerary: Itinerary, seed: int | None) -> None:
         """Go on from a state at the next iter()."""
         check_state(state, {"seed": seed, **itinerary.describe()})
-        self._resume = dict(state)
+        self._resume = resume = dict(state)
+        # Accelerate's dispatcher takes back batches that it has read ahead, in torchdata's terms.
+        counted, seen = resume.get("batches", resume["_num_yielded"]), resume["_num_yielded"]
+        if 0 <= seen < counted:
+            resume["samples"] = resume["samples"] // counted * seen
+            resume["batches"] = seen
 
 
 def check_state(state: Any, order: dict[str, Any]) -> None:
@@ -164,8 +195,7 @@ class TorchItinerary:
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
-        sources = (loader.sampler, loader.batch_sampler, loader)
-        own = next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
+        own = own_generator(loader)
         self.has_own_generator = own is not None
         self.generator: torch.Generator = torch.default_generator if own is None else own
 
@@ -184,13 +214,13 @@ class TorchItinerary:
     def state(self) -> dict[str, Any]:
         """The generator, and the epoch of a sampler that has one."""
         state: dict[str, Any] = {"generator": generator_text(self.generator)}
-        if hasattr(self._loader.sampler, "set_epoch") and hasattr(self._loader.sampler, "epoch"):
-            state["sampler_epoch"] = self._loader.sampler.epoch
+        if (counting := counting_sampler(self._loader)) is not None:
+            state["sampler_epoch"] = counting.epoch
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set them back."""
         if "generator" in state:
             set_generator(self.generator, state["generator"])
-        if "sampler_epoch" in state:
-            self._loader.sampler.set_epoch(state["sampler_epoch"])
+        if "sampler_epoch" in state and (counting := counting_sampler(self._loader)) is not None:
+            counting.set_epoch(state["sampler_epoch"])
