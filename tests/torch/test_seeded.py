@@ -331,7 +331,12 @@ class TestThreads:
 
         inits: list[Any] = []
         loader = stoker.DataLoader(
-            Told(12), 2, num_workers=2, workers="threads", seed=seed, worker_init_fn=lambda _: inits.append(get_worker_info())
+            Told(12),
+            2,
+            num_workers=2,
+            workers="threads",
+            seed=seed,
+            worker_init_fn=lambda _: inits.append(get_worker_info()),
         )
         for batch in loader:
             assert get_worker_info() is None

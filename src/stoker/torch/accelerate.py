@@ -2,10 +2,10 @@
 
     loader = prepare(accelerator, stoker.DataLoader(dataset, 64, shuffle=True, num_workers=8, seed=7))
 
-Accelerate makes a loader of torch's, or of torchdata's with `use_stateful_dataloader=True`, from the arguments that it knows.
-Neither has a seed, threads or a cache. Here Accelerate shards, moves batches to the device and counts as ever, but what it
-does that with is a loader of ours, so that its own `save_state`, `load_state`, `state_dict()` and `load_state_dict()` hold
-where the training loop is. torchdata is not needed for that.
+Accelerate makes a loader of torch's, or of torchdata's with `use_stateful_dataloader=True`, from the arguments that it
+knows. Neither has a seed, threads or a cache. Here Accelerate shards, moves batches to the device and counts as ever, but
+what it does that with is a loader of ours. So its own `save_state`, `load_state`, `state_dict()` and `load_state_dict()`
+hold where the training loop is, and torchdata is not needed for that.
 """
 
 import inspect
@@ -24,7 +24,9 @@ def prepare(accelerator: Any, loader: DataLoader[Any]) -> Any:
     prepared = accelerator.prepare_data_loader(loader)
     base = getattr(prepared, "base_dataloader", None)
     if base is None:
-        raise ConfigError(f"{type(prepared).__name__} of this Accelerate has no base_dataloader that could be a loader of ours")
+        raise ConfigError(
+            f"{type(prepared).__name__} of this Accelerate has no base_dataloader that could be a loader of ours"
+        )
     prepared.base_dataloader = _like(loader, base)
     prepared.use_stateful_dataloader = True
     prepared.dl_state_dict = prepared.base_dataloader.state_dict()

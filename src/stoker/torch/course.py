@@ -218,7 +218,7 @@ class Ordered(NamedTuple):
     first: int
     """The position of its first sample."""
     step: int
-    ids: Sequence[Any]
+    ids: Sequence[Any] | Ids
     common: int
     """The slot that workers fill together, or NOT_COMMON."""
 
@@ -226,10 +226,10 @@ class Ordered(NamedTuple):
 class Course:
     """The orders of one epoch, for workers to take in turn.
 
-    An order is (epoch, first, step, ids, part, decision): the ids a list, or packed, see `listed`; the last for a cache whose contents a policy decides. The first
-    batch, and those at the end that would leave workers without any, are ordered in parts, one for each worker. A part is
-    (slot, start, total): rows from `start` on of a batch of `total`, in a slot that workers fill together; without one,
-    the samples are collated when all have arrived.
+    An order is (epoch, first, step, ids, part, decision): the ids a list, or packed, see `listed`; the decision for a cache
+    whose contents a policy decides. The first batch, and those at the end that would leave workers without any, are ordered
+    in parts, one for each worker. A part is (slot, start, total): rows from `start` on of a batch of `total`, in a slot
+    that workers fill together; without one, the samples are collated when all have arrived.
     """
 
     def __init__(self, itinerary: Route, progress: Progress, workers: int, *, split: bool) -> None:

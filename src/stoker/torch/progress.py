@@ -14,7 +14,6 @@ import torch
 from stoker.errors import ConfigError
 from stoker.order import Ids
 
-
 _SAMPLERS = 8
 """So many samplers within samplers are looked at: a user's might go on for ever."""
 
@@ -61,7 +60,7 @@ class Route(Itinerary, Protocol):
 def listed(ids: Any) -> Sequence[Any]:
     """Indices as the dataset shall see them. In orders, plain numbers are packed: that takes a fifth of the time."""
     if type(ids) is bytes:
-        return np.frombuffer(ids, np.int64).tolist()
+        return np.frombuffer(ids, np.int64).tolist()  # type: ignore[no-any-return]
     return ids.tolist() if type(ids) is np.ndarray else ids  # type: ignore[no-any-return]
 
 

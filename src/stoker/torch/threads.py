@@ -90,9 +90,7 @@ class ThreadContext:
 
 def _info(call: dict[str, Any]) -> WorkerInfo:
     worker = call["worker_id"]
-    return WorkerInfo(
-        id=worker, num_workers=call["num_workers"], seed=call["base_seed"] + worker, dataset=call["dataset"]
-    )
+    return WorkerInfo(id=worker, num_workers=call["num_workers"], seed=call["base_seed"] + worker, dataset=call["dataset"])
 
 
 def _work(call: dict[str, Any]) -> None:
