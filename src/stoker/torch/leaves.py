@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import math
 import pickle
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
@@ -88,13 +89,13 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
                 return tensor_over(room, dtype, (len(batch), *first.shape))
         return torch_stack_arrays(batch, collate_fn_map=collate_fn_map)
 
-    def gather_numbers(kind: type, dtype: Any, torch_gather: Leaf) -> Leaf:
+    def gather_numbers(kind: type, code: str, dtype: torch.dtype, torch_gather: Leaf) -> Leaf:
         def gather(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
             if outbox.claimed and _are_all(kind, batch):
                 _, room = outbox.room(8 * len(batch))
-                with contextlib.suppress(OverflowError):
-                    np.ndarray((len(batch),), dtype, room)[:] = batch
-                    return tensor_over(room, TORCH_DTYPE[np.dtype(dtype)], (len(batch),))
+                with contextlib.suppress(struct.error):  # a number that is too large
+                    struct.pack_into(f"={len(batch)}{code}", room, 0, *batch)
+                    return tensor_over(room, dtype, (len(batch),))
             return torch_gather(batch, collate_fn_map=collate_fn_map)
 
         return gather
@@ -114,8 +115,8 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
     leaves: dict[Any, tuple[Leaf | None, Leaf]] = {
         torch.Tensor: (torch_stack_tensors, stack_tensors),
         np.ndarray: (torch_stack_arrays, stack_arrays),
-        int: (torch_collate.collate_int_fn, gather_numbers(int, np.int64, torch_collate.collate_int_fn)),
-        float: (torch_collate.collate_float_fn, gather_numbers(float, np.float64, torch_collate.collate_float_fn)),
+        int: (torch_collate.collate_int_fn, gather_numbers(int, "q", torch.int64, torch_collate.collate_int_fn)),
+        float: (torch_collate.collate_float_fn, gather_numbers(float, "d", torch.float64, torch_collate.collate_float_fn)),
         tuple: (None, turn_tuples),
     }
     return {kind: ours for kind, (torchs, ours) in leaves.items() if present.get(kind) is torchs}
@@ -217,7 +218,8 @@ def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
     """What makes tensors of the leaves of a layout. They lie over `slot` and keep it alive."""
 
     def leaf(offset: int, code: int, *shape: int) -> torch.Tensor:
-        return torch.frombuffer(slot, dtype=_DTYPES[code], count=math.prod(shape), offset=offset).resize_(shape)
+        flat = torch.frombuffer(slot, dtype=_DTYPES[code], count=math.prod(shape), offset=offset)
+        return flat if len(shape) == 1 else flat.resize_(shape)
 
     return leaf
 
@@ -225,7 +227,8 @@ def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
 def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor:
     """A contiguous tensor that lies over `content` and keeps it alive."""
     # In place, because a view of a view is a lesser tensor: it cannot be detached in place, for one.
-    return torch.frombuffer(content, dtype=dtype).resize_(shape)
+    flat = torch.frombuffer(content, dtype=dtype)
+    return flat if len(shape) == 1 else flat.resize_(shape)
 
 
 def strided_tensor_over(content: Bytes, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:

@@ -67,6 +67,8 @@ class SeededCollate:
     def __call__(self, ordered: Ordered) -> Any:
         """Prepare samples and collate them."""
         epoch, first, step, _, part, decision = ordered.order
+        if decision is None:
+            return self._carry_out(epoch, first, step, ordered.ids, part)
         with advised(decision):
             return self._carry_out(epoch, first, step, ordered.ids, part)
 
