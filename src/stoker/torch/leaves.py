@@ -94,7 +94,7 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
             if outbox.claimed and _are_all(kind, batch):
                 _, room = outbox.room(8 * len(batch))
                 with contextlib.suppress(struct.error):  # a number that is too large
-                    struct.pack_into(f"={len(batch)}{code}", room, 0, *batch)
+                    struct.pack_into(f"={len(batch)}{code}", room, 0, *batch)  # type: ignore[arg-type]
                     return tensor_over(room, dtype, (len(batch),))
             return torch_gather(batch, collate_fn_map=collate_fn_map)
 
