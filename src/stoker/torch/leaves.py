@@ -153,6 +153,9 @@ def is_plain(tensor: torch.Tensor) -> bool:
 class TensorReducer:
     """How the tensors of one batch are pickled. Tensors that share memory still do on the other side."""
 
+    reduce_other = staticmethod(reduce_tensor)
+    """For what is more than dense numbers in this process's memory: torch's way, to one reader."""
+
     def __init__(self) -> None:
         self._first_over: dict[int, torch.Tensor] = {}
         self._copies: list[torch.Tensor] = []
@@ -160,7 +163,7 @@ class TensorReducer:
     def __call__(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Reduce one tensor, see `pickle`."""
         if not is_plain(tensor) or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or not tensor.nbytes:
-            return reduce_tensor(tensor)  # type: ignore[no-any-return]
+            return self.reduce_other(tensor)  # type: ignore[no-any-return]
         storage = tensor.untyped_storage()
         address, length = storage.data_ptr(), storage.nbytes()
         sizes = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
@@ -177,6 +180,16 @@ class TensorReducer:
         if tensor.is_contiguous() and length == tensor.nbytes:
             return tensor_over, (content, *sizes[:2])
         return strided_tensor_over, (content, *sizes)
+
+
+class PlainReducer(TensorReducer):
+    """The same for any number of readers: everything else is in the stream itself."""
+
+    @staticmethod
+    def reduce_other(tensor: torch.Tensor) -> tuple[Any, ...]:
+        """As `pickle` does, for a file."""
+        leaf = tensor if tensor.is_leaf else tensor.detach()
+        return leaf.__reduce_ex__(5)  # type: ignore[no-any-return]
 
 
 class TensorLeaves:

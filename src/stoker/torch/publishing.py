@@ -40,7 +40,7 @@ def publish_loader(loader: Any) -> Record | None:
         number=next(_numbers),
         made_at=now(),
         kind=loader.workers,
-        script=_script(),
+        script=script_name(),
         dataset=_name(loader.dataset),
     )
     record = publish(facts)
@@ -54,7 +54,8 @@ def _rank() -> int | None:
     return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 10 else None
 
 
-def _script() -> str:
+def script_name() -> str:
+    """What this process runs, without its arguments."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return f"-m {spec.name.removesuffix('.__main__')}"

@@ -1,0 +1,553 @@
+"""A group on this host: jobs of one user that read the same batches, each of which is prepared once.
+
+    /dev/shm/stoker-UID/groups/NAME/door            locked by whoever comes or goes
+    /dev/shm/stoker-UID/groups/NAME/TOKEN/about     what its members have in common
+    /dev/shm/stoker-UID/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
+
+Loaders of one script, for training and for validation, each have a TOKEN. The batches lie in memory without a name, which
+a member opens through another that lives (`/proc/PID/fd/N`, this user's alone): it is gone with the last of them, however
+that went, and no size of /dev/shm bounds it. Who is alive is what the kernel says; whoever waits looks from time to time.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import ConfigError, MemberLost, ResourceError
+from stoker.live import process
+from stoker.memory import PAGE, Bytes, Mapping, Memory, check_alone, headroom_bytes
+from stoker.stage.slots import BATCHES, WORK, Batch, Draw, Place, Slots
+from stoker.stage.table import Table, locked
+
+VERSION = 1
+LOOK_S = 0.2
+"""How often one who waits asks the kernel who is alive."""
+PASSED_BY_AFTER_S = 30.0
+"""So long the others wait for a member that is not even within an epoch."""
+_TMPFS = Path("/dev/shm")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_STRIDE = 1 << 38
+_SLOTS = 1 << 12
+_RESERVE_BYTES = 64 << 20
+_MOST_BYTES = 4 << 30
+
+Differences = Callable[[dict[str, Any]], list[str]]
+"""What keeps a loader from joining one that is described so, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStats:
+    """A group, as one of its members sees it."""
+
+    name: str
+    members: int
+    """Loaders that are in it now."""
+    workers: int
+    """Workers of all of them."""
+    prepared: int
+    """Batches that were prepared, by anybody, since the group was opened."""
+    repeated: int
+    """Of those, how many had been prepared before: for one that came back, or to make room."""
+    taken_over: int
+    """Of those, how many somebody else had claimed who then left or died."""
+    passed_by: int
+    """How often a member was not waited for any more."""
+    staging_bytes: int
+    """Memory that holds batches now."""
+    most_bytes: int
+    """The most that it ever was."""
+    budget_bytes: int
+    """The most that it may be."""
+    last: str
+    """The member that is furthest behind, if that is another one."""
+    waited_for: dict[str, float]
+    """Seconds that this member waited, by whom for."""
+    catches_up: bool
+    """Whether nobody waits for this member now; its own workers prepare what it lacks."""
+    resumed: str
+    """How it came back from a state: "", "in step" or "catching up"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a member's workers find the group."""
+
+    folder: str
+    member: int
+    pid: int
+    descriptor: int
+
+
+def check_name(name: object) -> str:
+    """Refuse what is not a name."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"group must be a name of at most 64 letters, digits, dots, hyphens and underscores, not {name!r}"
+        )
+    return name
+
+
+def home() -> Path:
+    """Where the groups of this user are."""
+    return _TMPFS / f"stoker-{os.getuid()}" / "groups"
+
+
+def default_bytes() -> int:
+    """How much memory a group may use for batches, if nobody says."""
+    return max(1 << 20, min(_MOST_BYTES, headroom_bytes() // 4))
+
+
+class Staging:
+    """The group as one process of it sees it: its table, and its memory."""
+
+    def __init__(self, address: Address) -> None:
+        self.folder = Path(address.folder)
+        self.member = address.member
+        self.table = Table(self.folder / "table", Slots.of)
+        descriptor = address.descriptor
+        if address.pid != os.getpid():
+            descriptor = os.open(f"/proc/{address.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        self.memory = Memory(_STRIDE * _SLOTS, descriptor=descriptor)
+        self.process = own_process()
+        self._maps: dict[int, Mapping] = {}
+        self._map_lock = threading.Lock()
+
+    def look_around(self) -> None:
+        """Whoever is dead has gone."""
+        with self.table.look() as slots:
+            everybody = {p for m in slots.members.values() for p in (m.process, *m.workers)} | set(slots.lost.values())
+        if not all(process.is_alive(*one) for one in everybody):
+            with self.table.change() as slots:
+                slots.sweep(process.is_alive)
+
+    # ---- for those who prepare
+
+    def next_work(self, goes_on: Callable[[], bool]) -> Place | Draw | None:
+        """What this process shall prepare; None when its member has gone."""
+        while goes_on():
+            ticket = self.table.ticket(WORK)
+            with self.table.change() as slots:
+                if self.member not in slots.members:
+                    return None
+                found: Place | Draw | None = slots.claim(self.member, self.process)
+            if found is not None:
+                return found
+            self.table.wait(WORK, ticket, LOOK_S)
+            self.look_around()
+        return None
+
+    def drawn(self, epoch: int, steps: int, digest: str) -> str:
+        """Say what an epoch consists of. The digest that holds in the group."""
+        with self.table.change() as slots:
+            return str(slots.draw(epoch, steps, digest))
+
+    def publish(self, place: Place, parts: list[Bytes]) -> bool:
+        """Stage a batch that this process has claimed. False if it is another's by now. Waits for room, if need be."""
+        length = sum(part.nbytes for part in parts)
+        size = -(-length // PAGE) * PAGE
+        try:
+            slot = self._place(place, size)
+            if slot is None:
+                return False
+            view = self._map(slot, size).view()
+            start = 0
+            for part in parts:
+                view[start : start + part.nbytes] = part
+                start += part.nbytes
+            with self.table.change() as slots:
+                if slots.publish(place, self.process, length):
+                    return True
+        except KeyError:
+            pass
+        with self.table.change() as slots:
+            slots.let_go(place, self.process)
+        return False
+
+    def _place(self, place: Place, size: int) -> int | None:
+        while True:
+            ticket = self.table.ticket(WORK)
+            with self.table.change() as slots:
+                if self.member not in slots.members:
+                    return None
+                before = slots.staged_bytes
+                try:
+                    found = slots.place(place, self.process, size)
+                except ValueError:
+                    raise ResourceError(
+                        f"a batch has {size:,} bytes, and all batches of the group may use {slots.budget_bytes:,}: raise "
+                        "group_bytes, where the group is opened"
+                    ) from None
+                if found is not None:
+                    slot, given_back = found
+                    for one in given_back:
+                        self.memory.discard(one * _STRIDE, _STRIDE)
+                    more = slots.staged_bytes - before
+                    if more > 0 and headroom_bytes() < more + _RESERVE_BYTES:
+                        raise ResourceError(
+                            f"not enough memory to stage another batch of {size:,} bytes for the group: lower group_bytes"
+                        )
+                    return int(slot)
+            self.table.wait(WORK, ticket, LOOK_S)
+            self.look_around()
+
+    def view(self, batch: Batch) -> Bytes:
+        """The bytes of a staged batch, to be copied."""
+        return self._map(batch.slot, -(-batch.used // PAGE) * PAGE).view()[: batch.used]
+
+    def _map(self, slot: int, size: int) -> Mapping:
+        with self._map_lock:
+            mapping = self._maps.get(slot)
+            if mapping is None or mapping.length < size:
+                mapping = self._maps[slot] = self.memory.map(slot * _STRIDE, size)
+            return mapping
+
+    def close(self) -> None:
+        """This process needs the group no more."""
+        self._maps.clear()
+        self.memory.close()
+        self.table.close()
+
+
+class Seat:
+    """A member of a group, in the process that reads. It is left by `close`, or with the process."""
+
+    def __init__(self, name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, label: str) -> None:
+        self.name = name
+        self.owner = os.getpid()
+        address, self.about = _enter(name, about, differences, budget_bytes, label)
+        self.address = address
+        self.staging = Staging(address)
+        self.waited_for: dict[str, float] = {}
+        self.resumed = ""
+        self.close = weakref.finalize(self, _leave, self.staging, self.owner)
+        _seats.add(self)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process joined. A forked child inherits the object, not the seat."""
+        return self.owner == os.getpid() and self.close.alive
+
+    def begin(self) -> Place:
+        """The next epoch begins, or one that was restored goes on."""
+        with self.staging.table.change() as slots:
+            self._check(slots)
+            slots.begin(self.address.member, time.monotonic())
+            place: Place = slots.members[self.address.member].place
+            return place
+
+    def restore(self, place: Place) -> None:
+        """Go on from a place where this job was before."""
+        with self.staging.table.change() as slots:
+            self._check(slots)
+            in_step = slots.restore(self.address.member, place, time.monotonic())
+        self.resumed = "in step" if in_step else "catching up"
+
+    @contextlib.contextmanager
+    def batch(self, wait: "Wait") -> Iterator[Batch | Place | Draw | None]:
+        """The next batch to copy, within this; or what this process has to prepare itself; or None: the epoch is over."""
+        got = self._take(wait)
+        yield got
+        if isinstance(got, Batch):
+            with self.staging.table.change() as slots:
+                self._check(slots)
+                slots.read(self.address.member, time.monotonic())
+
+    def _take(self, wait: "Wait") -> Batch | Place | Draw | None:
+        number, table = self.address.member, self.staging.table
+        began = time.monotonic()
+        while True:
+            ticket = table.ticket(BATCHES)
+            with table.change() as slots:
+                self._check(slots)
+                if slots.is_over(number):
+                    return None
+                batch: Batch | None = slots.take(number)
+                if batch is not None:
+                    return batch
+                member = slots.members[number]
+                if wait.prepares and (member.is_passed or not any(m.workers for m in slots.members.values())):
+                    own: Place | Draw | None = slots.claim(number, self.staging.process)
+                    if own is not None:
+                        return own
+                reason = slots.reason(number)
+                late = slots.members.get(reason.member)
+            waited_s = time.monotonic() - began
+            if reason.kind == "room" and late is not None and waited_s > wait.patience_of(late.is_reading):
+                with table.change() as slots:
+                    slots.pass_by(reason.member)
+                continue
+            who = "preparation" if late is None else name_of(late)
+            before = time.monotonic()
+            table.wait(BATCHES, ticket, LOOK_S)
+            after = time.monotonic()
+            if late is None or late.number != number:
+                self.waited_for[who] = self.waited_for.get(who, 0.0) + after - before
+            if after - before >= LOOK_S / 2:
+                wait.look(who, late.process[0] if late is not None else 0, after - began)
+                self.staging.look_around()
+
+    def _check(self, slots: Slots) -> None:
+        if self.address.member not in slots.members:
+            raise MemberLost(
+                f"this job is no longer in the group {self.name!r}: it was taken for dead. Are its members in one space of "
+                "process ids (one container)?"
+            )
+
+    def stats(self) -> GroupStats:
+        """The group as it is now."""
+        with self.staging.table.look() as slots:
+            own = slots.members.get(self.address.member)
+            awaited = [member for member in slots.members.values() if not member.is_passed]
+            last = min(awaited, key=lambda member: member.place, default=None)
+            is_other = own is not None and last is not None and last.place < own.place
+            return GroupStats(
+                name=self.name,
+                members=len(slots.members),
+                workers=sum(len(member.workers) for member in slots.members.values()),
+                prepared=slots.prepared,
+                repeated=slots.repeated,
+                taken_over=slots.taken_over,
+                passed_by=slots.passed_by,
+                staging_bytes=slots.staged_bytes,
+                most_bytes=slots.most_bytes,
+                budget_bytes=slots.budget_bytes,
+                last=name_of(last) if is_other and last is not None else "",
+                waited_for=dict(self.waited_for),
+                catches_up=own is not None and own.is_passed,
+                resumed=self.resumed,
+            )
+
+
+@dataclass(slots=True)
+class Wait:
+    """How a member waits."""
+
+    prepares: bool
+    """Whether it prepares batches itself when there is no worker."""
+    patience_s: float | None
+    """How long it waits for another that is within an epoch; None for ever."""
+    look: Callable[[str, int, float], None]
+    """Told from time to time who is waited for, its pid, and for how long by now; may raise."""
+
+    def patience_of(self, is_reading: bool) -> float:
+        """For how long to wait for one that is within an epoch, or is not."""
+        if self.patience_s is None:
+            return float("inf") if is_reading else PASSED_BY_AFTER_S
+        return self.patience_s if is_reading else min(self.patience_s, PASSED_BY_AFTER_S)
+
+
+def name_of(member: Any) -> str:
+    """A member in words."""
+    return f"{member.label} (pid {member.process[0]})"
+
+
+def own_process() -> tuple[int, int]:
+    """This process, as others know it."""
+    found = process.find(os.getpid())
+    return os.getpid(), found.started if found is not None else 0
+
+
+_seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
+_entered: dict[str, set[str]] = {}
+"""By the names of groups, the tokens that loaders of this process have joined."""
+
+
+def _after_fork_in_child() -> None:
+    """A child is not the job: it must not keep its memory and locks."""
+    _entered.clear()
+    for seat in list(_seats):
+        if seat.close.alive:
+            seat.close.detach()
+            seat.staging.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# ---- coming and going, one at a time
+
+_at_door = threading.Lock()
+"""Held while a thread of this process is at the door of a group; the garbage collector may want to go there, too."""
+_late: list[Callable[[], None]] = []
+
+
+def _enter(
+    name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, label: str
+) -> tuple[Address, dict[str, Any]]:
+    about = {"version": VERSION, "namespace": process.namespace(), **about}
+    with _door(name) as folder:
+        found: list[tuple[Path, dict[str, Any]]] = []
+        for stream in sorted(folder.iterdir()):
+            if stream.is_dir():
+                theirs = _living(stream)
+                if theirs is not None:
+                    found.append((stream, theirs))
+        entered = _entered.setdefault(name, set())
+        misfits = []
+        for stream, theirs in found:
+            what = _strangers(about, theirs) or differences(theirs)
+            if not what:
+                entered.add(stream.name)
+                return _join(stream, label), theirs
+            if stream.name not in entered:
+                misfits.append(what)
+        if misfits:
+            # Those that this job has joined already are its other loaders. One that it has not is what this one should be.
+            what = min(misfits, key=len)
+            raise ConfigError(f"this loader does not fit the group {name!r}: " + "; ".join(what))
+        stream = _open(folder, about, budget_bytes)
+        entered.add(stream.name)
+        return _join(stream, label, opens=True), about
+
+
+def _strangers(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    if theirs["version"] != ours["version"]:
+        return [f"it was opened by a stoker whose groups have version {theirs['version']}, and this is {ours['version']}"]
+    if theirs["namespace"] != ours["namespace"]:
+        return ["it was opened in another container: members must see each other's processes"]
+    return []
+
+
+@contextlib.contextmanager
+def _door(name: str) -> Iterator[Path]:
+    """Alone with a group's folder, which is there."""
+    folder = home() / name
+    with _at_door:
+        yield from _doors(folder)
+    while _late:
+        _late.pop()()
+
+
+def _doors(folder: Path) -> Iterator[Path]:
+    while True:
+        for one in (home().parent, home(), folder):
+            with contextlib.suppress(FileExistsError):
+                one.mkdir(mode=0o700)
+            check_alone(one)
+        path = folder / "door"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue  # the last member has just gone, and taken the folder along
+        try:
+            with locked(descriptor, path):
+                try:
+                    is_same = os.path.samestat(os.fstat(descriptor), os.stat(path))
+                except FileNotFoundError:
+                    is_same = False
+                if is_same:
+                    yield folder
+                    return
+        finally:
+            os.close(descriptor)
+
+
+def _open(folder: Path, about: dict[str, Any], budget_bytes: int) -> Path:
+    """A new one, with nobody in it yet. If this process dies on the way, the next at the door removes what is there."""
+    stream = folder / secrets.token_hex(8)
+    stream.mkdir(mode=0o700)
+    Table.create(stream / "table", Slots(budget_bytes).values())
+    path = stream / "about"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(about))
+    return stream
+
+
+def _living(stream: Path) -> dict[str, Any] | None:
+    """What is common to the members of one; None if all are dead, and then it is removed."""
+    with contextlib.suppress(OSError, ValueError, ConfigError):
+        about = json.loads((stream / "about").read_text())
+        if about.get("version") != VERSION:
+            return about if isinstance(about, dict) else None
+        table = Table(stream / "table", Slots.of)
+        try:
+            with table.change() as slots:
+                if about.get("namespace") == process.namespace():  # elsewhere pids mean something else
+                    slots.sweep(process.is_alive)
+                if slots.members:
+                    return dict(about)
+        finally:
+            table.close()
+    shutil.rmtree(stream, ignore_errors=True)
+    return None
+
+
+def _join(stream: Path, label: str, *, opens: bool = False) -> Address:
+    table = Table(stream / "table", Slots.of)
+    own = own_process()
+    try:
+        if opens:
+            descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, _STRIDE * _SLOTS)
+        else:
+            descriptor = _open_memory(table)
+        with table.change() as slots:
+            number = slots.join(own, label, descriptor, time.monotonic())
+    finally:
+        table.close()
+    return Address(str(stream), number, own[0], descriptor)
+
+
+def _open_memory(table: Table) -> int:
+    with table.look() as slots:
+        members = list(slots.members.values())
+    failure: OSError | None = None
+    for member in members:
+        try:
+            return os.open(f"/proc/{member.process[0]}/fd/{member.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            failure = error
+    raise ResourceError(f"the group's memory cannot be opened through any of its members: {failure}")
+
+
+def _leave(staging: Staging, owner: int) -> None:
+    """A member goes. It may be the garbage collector who says so, at any line."""
+    if os.getpid() != owner:
+        return
+    if staging.table.is_busy():
+        staging.table.afterwards(lambda: _leave(staging, owner))
+        return
+    if _at_door.locked():
+        _late.append(lambda: _leave(staging, owner))
+        return
+    with contextlib.suppress(OSError, ConfigError):
+        leave(staging)
+    staging.close()
+
+
+def leave(staging: Staging) -> None:
+    """Take a member's leave, for it or for one that is dead. The last one takes everything along."""
+    folder = staging.folder
+    with _door(folder.parent.name) as group:
+        if folder.is_dir():
+            with staging.table.change() as slots:
+                slots.leave(staging.member, process.is_alive)
+                slots.sweep(process.is_alive)
+                is_empty = not slots.members
+            if is_empty:
+                shutil.rmtree(folder, ignore_errors=True)
+        if not any(one.is_dir() for one in group.iterdir()):
+            shutil.rmtree(group, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove groups whose members are all dead."""
+    if not home().is_dir():
+        return
+    for group in list(home().iterdir()):
+        with contextlib.suppress(OSError), _door(group.name) as folder:
+            for stream in list(folder.iterdir()):
+                if stream.is_dir():
+                    _living(stream)
+            if not any(one.is_dir() for one in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)
