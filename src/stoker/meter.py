@@ -123,6 +123,7 @@ class Meter:
         self.fetch_s = 0.0
         self.began_at = 0.0  # when the loader was first iterated
         self.has_warned = False
+        self.group = ""  # that it reads in
 
     def add(self, counts: Counts) -> None:
         """What was counted in a worker since it last told."""

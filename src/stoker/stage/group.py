@@ -25,12 +25,12 @@ from typing import Any
 
 from stoker.errors import ConfigError, MemberLost, ResourceError
 from stoker.live import process
-from stoker.memory import PAGE, Bytes, Mapping, Memory, check_alone, headroom_bytes
-from stoker.stage.slots import BATCHES, WORK, Batch, Draw, Place, Slots
+from stoker.memory import PAGE, Bytes, Memory, check_alone, headroom_bytes
+from stoker.stage.slots import BATCHES, WORK, Batch, Draw, Member, Place, Slots
 from stoker.stage.table import Table, locked
 
 VERSION = 1
-LOOK_S = 0.2
+LOOK_S = 0.1
 """How often one who waits asks the kernel who is alive."""
 PASSED_BY_AFTER_S = 30.0
 """So long the others wait for a member that is not even within an epoch."""
@@ -119,8 +119,6 @@ class Staging:
             descriptor = os.open(f"/proc/{address.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         self.memory = Memory(_STRIDE * _SLOTS, descriptor=descriptor)
         self.process = own_process()
-        self._maps: dict[int, Mapping] = {}
-        self._map_lock = threading.Lock()
 
     def look_around(self) -> None:
         """Whoever is dead has gone."""
@@ -159,19 +157,22 @@ class Staging:
             slot = self._place(place, size)
             if slot is None:
                 return False
-            view = self._map(slot, size).view()
-            start = 0
+            offset = slot * _STRIDE
             for part in parts:
-                view[start : start + part.nbytes] = part
-                start += part.nbytes
+                _all_of(os.pwrite, self.memory.descriptor, part, offset)
+                offset += part.nbytes
             with self.table.change() as slots:
                 if slots.publish(place, self.process, length):
                     return True
         except KeyError:
             pass
+        self.let_go(place)
+        return False
+
+    def let_go(self, place: Place) -> None:
+        """Give up what this process has claimed."""
         with self.table.change() as slots:
             slots.let_go(place, self.process)
-        return False
 
     def _place(self, place: Place, size: int) -> int | None:
         while True:
@@ -200,20 +201,12 @@ class Staging:
             self.table.wait(WORK, ticket, LOOK_S)
             self.look_around()
 
-    def view(self, batch: Batch) -> Bytes:
-        """The bytes of a staged batch, to be copied."""
-        return self._map(batch.slot, -(-batch.used // PAGE) * PAGE).view()[: batch.used]
-
-    def _map(self, slot: int, size: int) -> Mapping:
-        with self._map_lock:
-            mapping = self._maps.get(slot)
-            if mapping is None or mapping.length < size:
-                mapping = self._maps[slot] = self.memory.map(slot * _STRIDE, size)
-            return mapping
+    def copy(self, batch: Batch, room: Bytes) -> None:
+        """Copy the bytes of a staged batch."""
+        _all_of(_read_into, self.memory.descriptor, room, batch.slot * _STRIDE)
 
     def close(self) -> None:
         """This process needs the group no more."""
-        self._maps.clear()
         self.memory.close()
         self.table.close()
 
@@ -282,19 +275,26 @@ class Seat:
                 reason = slots.reason(number)
                 late = slots.members.get(reason.member)
             waited_s = time.monotonic() - began
-            if reason.kind == "room" and late is not None and waited_s > wait.patience_of(late.is_reading):
+            if reason.kind == "room" and late is not None and waited_s >= self._patience_with(late, wait):
                 with table.change() as slots:
                     slots.pass_by(reason.member)
                 continue
-            who = "preparation" if late is None else name_of(late)
+            who = "workers" if late is None else "own workers" if late.number == number else name_of(late)
             before = time.monotonic()
             table.wait(BATCHES, ticket, LOOK_S)
             after = time.monotonic()
-            if late is None or late.number != number:
-                self.waited_for[who] = self.waited_for.get(who, 0.0) + after - before
+            self.waited_for[who] = self.waited_for.get(who, 0.0) + after - before
             if after - before >= LOOK_S / 2:
                 wait.look(who, late.process[0] if late is not None else 0, after - began)
                 self.staging.look_around()
+
+    def _patience_with(self, late: Member, wait: "Wait") -> float:
+        """How long to wait for another. One of this very process cannot go on while this one waits."""
+        if late.process == self.staging.process:
+            return 0.0
+        if wait.patience_s is None:
+            return float("inf") if late.is_reading else PASSED_BY_AFTER_S
+        return wait.patience_s if late.is_reading else min(wait.patience_s, PASSED_BY_AFTER_S)
 
     def _check(self, slots: Slots) -> None:
         if self.address.member not in slots.members:
@@ -339,14 +339,22 @@ class Wait:
     look: Callable[[str, int, float], None]
     """Told from time to time who is waited for, its pid, and for how long by now; may raise."""
 
-    def patience_of(self, is_reading: bool) -> float:
-        """For how long to wait for one that is within an epoch, or is not."""
-        if self.patience_s is None:
-            return float("inf") if is_reading else PASSED_BY_AFTER_S
-        return self.patience_s if is_reading else min(self.patience_s, PASSED_BY_AFTER_S)
+
+def _all_of(move: Callable[[int, Any, int], int], descriptor: int, content: Bytes, offset: int) -> None:
+    """Not by a mapping: each process would pay for every page of every slot when it first touches it."""
+    done = 0
+    while done < content.nbytes:
+        moved = move(descriptor, content[done:], offset + done)
+        if not moved:
+            raise MemberLost("a staged batch is shorter than it should be")
+        done += moved
 
 
-def name_of(member: Any) -> str:
+def _read_into(descriptor: int, room: Any, offset: int) -> int:
+    return os.preadv(descriptor, [room], offset)
+
+
+def name_of(member: Member) -> str:
     """A member in words."""
     return f"{member.label} (pid {member.process[0]})"
 
@@ -364,6 +372,8 @@ _entered: dict[str, set[str]] = {}
 
 def _after_fork_in_child() -> None:
     """A child is not the job: it must not keep its memory and locks."""
+    global _at_door
+    _at_door = threading.Lock()  # another thread may have held it, and is not here to let go of it
     _entered.clear()
     for seat in list(_seats):
         if seat.close.alive:

@@ -248,10 +248,8 @@ class Slots:
 
     def _needs(self, member: Member) -> Iterator[tuple[int, int, int]]:
         """Epochs that somebody reads, the first step of each that is needed, and how far to go if only one needs it."""
-        if member.is_passed:
-            if member.is_reading:
-                yield member.epoch, member.step, 2 * len(member.workers) + 2
-            return
+        if member.is_passed and member.is_reading:
+            yield member.epoch, member.step, 2 * len(member.workers) + 2
         awaited = list(self._awaited())
         for epoch in sorted({other.epoch for other in awaited if other.is_reading}):
             yield epoch, min(other.step for other in awaited if other.epoch == epoch), 0
@@ -260,11 +258,14 @@ class Slots:
         if place in self.again:
             self.again.remove(place)
             self.taken_over += 1
-        elif place in self.dropped or place[1] < self.epochs[place[0]].gone:
+        elif place in self.dropped or place[1] < self.epochs[place[0]].gone or self._is_behind(place):
             self.dropped.discard(place)
             self.repeated += 1
         self.batches[place] = Batch(*place, number, process)
         return place
+
+    def _is_behind(self, place: Place) -> bool:
+        return place < min((member.place for member in self._awaited()), default=place)
 
     def draw(self, epoch: int, steps: int, digest: str) -> str:
         """Somebody has found out what an epoch consists of. The digest that holds."""

@@ -84,6 +84,8 @@ class Membership:
     def close(self) -> None:
         """Leave the group."""
         is_ours, pool = self.seat.is_ours, self._pool
+        if pool is not None and is_ours:
+            pool.stop()
         self.seat.close()
         if pool is not None and is_ours:
             pool.end()
@@ -104,7 +106,7 @@ class _Pool:
         if loader.workers == "threads":
             stopped = self._stopped.is_set
             for number in range(loader.num_workers):
-                arguments = (seat.address, preparing, stopped, self._failures)
+                arguments = (seat.staging, preparing, stopped, self._failures)
                 name = f"stoker-worker-{number}"
                 self._threads.append(threading.Thread(target=work_in_thread, args=arguments, name=name, daemon=True))
             with seat.staging.table.change() as slots:
@@ -138,10 +140,12 @@ class _Pool:
             how = ", ".join(how_it_ended(worker.pid, worker.exitcode) for worker in ends)
             raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly [{how}]")
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._stopped.set()
         for thread in self._threads:
             thread.join()
+
+    def end(self) -> None:
         for worker in self._processes:
             worker.join(_END_S)
             if worker.is_alive():
@@ -160,7 +164,7 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         self._has_begun = False
         self._told = False
         super().__init__(Instead(loader, generator=torch.Generator()))  # type: ignore[arg-type]
-        self._meter.workers = loader.num_workers
+        self._meter.workers, self._meter.group = loader.num_workers, loader.group
         self._wait = Wait(not loader.num_workers, loader.group_patience_s, self._look)
         self._late_pid = 0
         self._patience_s = loader.timeout
@@ -179,6 +183,8 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
 
     def _obtain(self) -> Any:
         member = self._membership
+        if not member.seat.is_ours:
+            raise RuntimeError("the loader was closed, or this process is not the one that iterates it: call iter() again")
         if not self._has_begun:
             self._begin()
         if member.reading is None or member.reading() is not self:
@@ -196,14 +202,13 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
                 member.preparing(self._loader).answer(got, member.seat.staging)
 
     def _copy(self, seat: Seat, staged: Staged) -> Any:
-        view = seat.staging.view(staged)
         room = _room_of(self._loader)
         if room.claim():
-            _, own = room.room(len(view))
+            _, own = room.room(staged.used)
             room.abandon()
         else:  # the user keeps many batches
-            own = np.empty(len(view), np.uint8)
-        own[:] = view
+            own = np.empty(staged.used, np.uint8)
+        seat.staging.copy(staged, own)
         return own
 
     def _open(self, seat: Seat, staged: Staged, own: Any) -> Any:

@@ -10,6 +10,7 @@ import math
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from typing import Any
 
@@ -188,8 +189,17 @@ class PlainReducer(TensorReducer):
     @staticmethod
     def reduce_other(tensor: torch.Tensor) -> tuple[Any, ...]:
         """As `pickle` does, for a file."""
-        leaf = tensor if tensor.is_leaf else tensor.detach()
-        return leaf.__reduce_ex__(5)  # type: ignore[no-any-return]
+        return _reduce_plainly(tensor if tensor.is_leaf else tensor.detach())
+
+
+def _reduce_plainly(thing: Any) -> tuple[Any, ...]:
+    return thing.__reduce_ex__(5)  # type: ignore[no-any-return]
+
+
+def plain_reducers() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
+    """How the tensors of one batch are pickled for any number of readers: nothing in it is handed over by descriptors."""
+    kinds = [kind for kind in ForkingPickler._extra_reducers if kind.__module__.split(".")[0] == "torch"]
+    return {**dict.fromkeys(kinds, _reduce_plainly), torch.Tensor: PlainReducer()}
 
 
 class TensorLeaves:

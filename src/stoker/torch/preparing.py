@@ -28,7 +28,7 @@ from stoker.prep.batch import NoLayout, build, lay_out, pack, unpack
 from stoker.stage.group import Address, Staging, leave
 from stoker.stage.slots import Draw, Place
 from stoker.torch.caching import Caching
-from stoker.torch.leaves import HereCollate, PlainReducer, TensorLeaves, leaf_over
+from stoker.torch.leaves import HereCollate, TensorLeaves, leaf_over, plain_reducers
 from stoker.torch.progress import Batch, Route
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.worker import end_with_parent
@@ -70,10 +70,15 @@ class Preparing:
     def answer(self, asked: Place | Draw, staging: Staging) -> None:
         """Do what the group needs."""
         if isinstance(asked, Draw):
-            self.draw(asked.epoch, staging)
+            self._agree(asked.epoch, staging)
             return
         try:
-            parts = self._make(asked, staging)
+            self._agree(asked[0], staging)
+        except Exception:
+            staging.let_go(asked)  # whose sampler does not agree has to go; it is nothing to the others
+            raise
+        try:
+            parts = self._make(asked)
         except Exception as error:
             parts = [_tail(Told(None, None, 0, 0.0, None, _failure(error)))]
         try:
@@ -81,9 +86,12 @@ class Preparing:
         except StokerError as error:  # it is too large
             staging.publish(asked, [_tail(Told(None, None, 0, 0.0, None, _failure(error)))])
 
-    def draw(self, epoch: int, staging: Staging) -> None:
+    def _agree(self, epoch: int, staging: Staging) -> None:
         """Find out what an epoch consists of, and that all agree."""
-        order = self._order(epoch)
+        if epoch in self._orders:
+            return
+        with generators_restored():
+            order = self._route.at(epoch)
         digest = _digest(order)
         if staging.drawn(epoch, len(order), digest) != digest:
             raise ConfigError(
@@ -91,25 +99,16 @@ class Preparing:
                 "group. In a group a sampler must draw from torch's default generator, which is set by the group's seed."
             )
 
-    def _order(self, epoch: int) -> Sequence[Batch]:
-        order = self._orders.get(epoch)
-        if order is None:
-            with generators_restored():
-                order = self._orders[epoch] = self._route.at(epoch)
-            while len(self._orders) > _KEPT_ORDERS:
-                del self._orders[min(self._orders)]
-        return order
+        self._orders = {**{kept: self._orders[kept] for kept in sorted(self._orders)[1 - _KEPT_ORDERS :]}, epoch: order}
 
-    def _make(self, place: Place, staging: Staging) -> list[Bytes]:
+    def _make(self, place: Place) -> list[Bytes]:
         epoch, number = place
-        if epoch not in self._orders:
-            self.draw(epoch, staging)
-        first, step, ids = self._order(epoch)[number]
+        first, step, ids = self._orders[epoch][number]
         began = time.monotonic()
         with self._here.claimed() as outbox:
             if outbox is None:  # user code has kept everything
                 self._here = HereCollate()
-                return self._make(place, staging)
+                return self._make(place)
             batch = self._positions.make(epoch, first, step, ids, self._collate)
             layout = pickled = None
             used = outbox.used
@@ -117,7 +116,7 @@ class Preparing:
                 layout = lay_out(batch, TensorLeaves(outbox))
             except NoLayout:
                 outbox.rewind(used)
-                pickled = pack(batch, {torch.Tensor: PlainReducer()}, outbox)
+                pickled = pack(batch, plain_reducers(), outbox)
             prep_s = time.monotonic() - began
             told = Told(layout, pickled, len(ids), prep_s, self.caching.take(), None)
             return [outbox.content(), _tail(told)]
@@ -229,14 +228,12 @@ def _take_leave(staging: Staging) -> None:
         leave(staging)
 
 
-def work_in_thread(address: Address, preparing: Preparing, stopped: Callable[[], bool], failures: Any) -> None:
+def work_in_thread(staging: Staging, preparing: Preparing, stopped: Callable[[], bool], failures: Any) -> None:
     """The same, in a thread of the training process."""
-    staging = Staging(address)
     try:
         with preparing.caching.active():
             while (asked := staging.next_work(lambda: not stopped())) is not None:
                 preparing.answer(asked, staging)
     except Exception as error:
-        failures.put(_failure(error))
-    finally:
-        staging.table.close()
+        if not stopped():
+            failures.put(_failure(error))
