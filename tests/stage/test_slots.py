@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -40,6 +41,7 @@ class Job:
         self.prepares = True
         self.expected: Place | None = None
         self.slot = NOWHERE
+        self.is_late = False
 
 
 class World:
@@ -154,6 +156,7 @@ class World:
             with self.change() as slots:
                 slots.read(job.number, self.now)
             job.expected, job.slot = (job.expected[0], job.expected[1] + 1), NOWHERE
+            job.is_late = False
             return True
         own: Place | Draw | None = None
         was_waiting = self.slots.members[job.number].is_waiting
@@ -171,7 +174,7 @@ class World:
                 job.slot = batch.slot
                 assert self.content[job.slot] == job.expected
                 return True
-            if job.prepares and (member.is_passed or not any(m.workers for m in slots.members.values())):
+            if job.prepares and slots.lacks_workers(job.number, is_late=job.is_late):
                 own = slots.claim(job.number, job.process)
                 self._take_on(job.own, own, slots)
         return own is not None or not was_waiting
@@ -274,11 +277,17 @@ class World:
             ]
             order.shuffle(turns)
             has_gone_on = [act(*arguments) for act, *arguments in turns]
-            if not any(has_gone_on) and not self._pass_by_someone(going, stopped):
+            if not any(has_gone_on) and not self._lose_patience(going, stopped):
                 raise AssertionError(f"all wait for ever: {self.slots}, {list(self.hands())}")
         raise AssertionError(f"nobody comes to an end: {self.slots}")
 
-    def _pass_by_someone(self, going: list[Job], stopped: set[int]) -> bool:
+    def _lose_patience(self, going: list[Job], stopped: set[int]) -> bool:
+        """Time goes by."""
+        hopeful = [job for job in going if job.expected is not None and job.prepares and not job.is_late]
+        for job in hopeful:
+            job.is_late = True
+        if hopeful:
+            return True
         for job in going:
             if job.expected is not None:
                 reason = self.slots.reason(job.number)
@@ -288,6 +297,48 @@ class World:
                     self.pass_by(reason.member)
                     return True
         return False
+
+
+def go_on(world: World, chance: random.Random, many: int) -> None:
+    """Everybody does a little."""
+    jobs = list(world.jobs.values())
+    turns: list[Any] = [(world.read, job) for job in jobs]
+    turns += [(world.work, job.number, hand) for job in jobs for hand in job.hands]
+    turns += [(world.work, number, hand) for number, hand in world.orphans if hand.process not in world.dead]
+    for _ in range(many if turns else 0):
+        act, *arguments = chance.choice(turns)
+        act(*arguments)
+
+
+DISTURBANCES = ["rest", "restore", "pass_by", "leave", "kill", "kill alone", "kill worker"]
+
+
+def disturb(world: World, job: Job, how: str, chance: random.Random) -> None:
+    is_reader_free = job.own.place is None
+    if how == "rest" and is_reader_free:
+        world.rest(job)
+    elif how == "restore" and is_reader_free:
+        epoch = max(0, world.slots.members[job.number].epoch + chance.randint(-2, 1))
+        world.restore(job, (epoch, chance.randint(0, world.steps_of(epoch))))
+    elif how == "pass_by":
+        world.pass_by(job.number)
+    elif how == "leave":
+        world.leave(job)
+    elif how in ("kill", "kill alone"):
+        world.die(job, alone=how == "kill alone")
+    elif how == "kill worker" and job.hands:
+        # It is replaced at once: a job does not go on without the workers that it has begun with.
+        world.dead.add(job.hands.pop(chance.randrange(len(job.hands))).process)
+        world.add_worker(job)
+
+
+def may_be_stopped(world: World) -> list[int]:
+    """All but those who are in the middle of copying, which is short: their bytes are not to be had."""
+    return [
+        job.number
+        for job in world.jobs.values()
+        if job.slot == NOWHERE and all(hand.slot == NOWHERE for hand in (*job.hands, job.own))
+    ]
 
 
 class Groups(RuleBasedStateMachine):
@@ -316,6 +367,12 @@ class Groups(RuleBasedStateMachine):
     def join(self, workers: int) -> None:
         self.world.join(workers)
 
+    @rule()
+    def all_begin(self) -> None:
+        for job in self.world.jobs.values():
+            if job.expected is None:
+                self.world.begin(job)
+
     @precondition(some)
     @rule(data=st.data())
     def begin(self, data: st.DataObject) -> None:
@@ -342,62 +399,13 @@ class Groups(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 99), many=st.integers(1, 40))
     def go_on(self, seed: int, many: int) -> None:
-        """Everybody does a little."""
-        order = random.Random(seed)
-        for _ in range(many):
-            jobs = list(self.world.jobs.values())
-            turns: list[Any] = [(self.world.read, job) for job in jobs]
-            turns += [
-                (self.world.work, job.number, h) for job in jobs for h in job.hands if h.process not in self.world.dead
-            ]
-            if turns:
-                act, *arguments = order.choice(turns)
-                act(*arguments)
+        go_on(self.world, random.Random(seed), many)
 
     @precondition(some)
-    @rule(data=st.data())
-    def rest(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), how=st.sampled_from(DISTURBANCES), seed=st.integers(0, 999))
+    def disturb(self, data: st.DataObject, how: str, seed: int) -> None:
         self.is_undisturbed = False
-        job = self.a_job(data)
-        if job.own.place is None:
-            self.world.rest(job)
-
-    @precondition(some)
-    @rule(data=st.data(), epochs=st.integers(-2, 1), step=st.integers(0, 6))
-    def restore(self, data: st.DataObject, epochs: int, step: int) -> None:
-        self.is_undisturbed = False
-        job = self.a_job(data)
-        if job.own.place is None:
-            epoch = max(0, self.world.slots.members[job.number].epoch + epochs)
-            self.world.restore(job, (epoch, min(step, self.world.steps_of(epoch))))
-
-    @precondition(some)
-    @rule(data=st.data())
-    def pass_by(self, data: st.DataObject) -> None:
-        self.is_undisturbed = False
-        self.world.pass_by(self.a_job(data).number)
-
-    @precondition(some)
-    @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
-        self.is_undisturbed = False
-        self.world.leave(self.a_job(data))
-
-    @precondition(some)
-    @rule(data=st.data(), alone=st.booleans())
-    def kill(self, data: st.DataObject, alone: bool) -> None:
-        self.is_undisturbed = False
-        self.world.die(self.a_job(data), alone=alone)
-
-    @precondition(lambda self: any(job.hands for job in self.world.jobs.values()))
-    @rule(data=st.data())
-    def kill_worker(self, data: st.DataObject) -> None:
-        """It is replaced at once: a job does not go on without the workers that it has begun with."""
-        self.is_undisturbed = False
-        job = data.draw(st.sampled_from([job for job in self.world.jobs.values() if job.hands]))
-        hand = job.hands.pop(data.draw(st.integers(0, len(job.hands) - 1)))
-        self.world.dead.add(hand.process)
-        self.world.add_worker(job)
+        disturb(self.world, self.a_job(data), how, random.Random(seed))
 
     @rule()
     def sweep(self) -> None:
@@ -406,14 +414,10 @@ class Groups(RuleBasedStateMachine):
     @precondition(some)
     @rule(data=st.data(), seed=st.integers(0, 99))
     def all_go_on(self, data: st.DataObject, seed: int) -> None:
-        """Some are stopped, unless that is in the middle of copying: a copy is short, and its bytes are not to be had."""
-        self.is_undisturbed = False
-        world = self.world
-        may_stop = [job.number for job in world.jobs.values() if not any(h.slot != NOWHERE for h in (*job.hands, job.own))]
-        may_stop = [number for number in may_stop if world.jobs[number].slot == NOWHERE]
+        """But for some that are stopped."""
+        world, may_stop = self.world, may_be_stopped(self.world)
         stopped = data.draw(st.sets(st.sampled_from(may_stop))) if may_stop else set()
-        if stopped:
-            self.is_undisturbed = False
+        self.is_undisturbed = self.is_undisturbed and not stopped
         world.run_to_the_end(seed, stopped)
 
     @invariant()
@@ -426,6 +430,27 @@ class Groups(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "world"):
             self.world.run_to_the_end(0, set())
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_whatever_happens_all_come_to_an_end(first: int) -> None:
+    for seed in range(first, first + 100):
+        chance = random.Random(seed)
+        lengths = [chance.randint(0, 9) for _ in range(2)] + [5]
+        world = World(chance.randint(1, 16), lengths, [chance.randint(1, 5) for _ in range(chance.randint(1, 6))])
+        for _ in range(chance.randint(1, 4)):
+            world.join(chance.choice([0, 0, 1, 2, 3]))
+        for _ in range(chance.randint(1, 8)):
+            for job in list(world.jobs.values()):
+                if job.expected is None and chance.random() < 0.6:
+                    world.begin(job)
+            go_on(world, chance, chance.randint(1, 60))
+            if world.jobs and chance.random() < 0.6:
+                disturb(world, chance.choice(list(world.jobs.values())), chance.choice(DISTURBANCES), chance)
+            if len(world.jobs) < 4 and chance.random() < 0.2:
+                world.join(chance.randint(0, 2))
+        may_stop = may_be_stopped(world)
+        world.run_to_the_end(seed, set(chance.sample(may_stop, chance.randint(0, len(may_stop) // 2))))
 
 
 TestGroups = Groups.TestCase

@@ -33,6 +33,8 @@ from stoker.stage.table import Table, close_lock, inside, locked, open_lock, whe
 VERSION = 1
 LOOK_S = 0.1
 """How often one who waits asks the kernel who is alive."""
+HELPS_AFTER_S = 1.0
+"""So long a member without workers waits for those of others to begin with what it needs."""
 PASSED_BY_AFTER_S = 30.0
 """So long the others wait for a member that is not even within an epoch."""
 _TMPFS = Path("/dev/shm")
@@ -291,8 +293,7 @@ class Seat:
                 batch: Batch | None = slots.take(number)
                 if batch is not None:
                     return batch
-                member = slots.members[number]
-                if wait.prepares and (member.is_passed or not any(m.workers for m in slots.members.values())):
+                if wait.prepares and slots.lacks_workers(number, is_late=time.monotonic() - began > HELPS_AFTER_S):
                     own: Place | Draw | None = slots.claim(number, self.staging.process)
                     if own is not None:
                         return own

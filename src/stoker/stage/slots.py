@@ -390,6 +390,12 @@ class Slots:
         member.is_waiting = not member.is_copying
         return batch if member.is_copying else None
 
+    def lacks_workers(self, number: int, *, is_late: bool) -> bool:
+        """Whether a member without workers has to prepare batches itself: there are none, or they are stopped, perhaps."""
+        member = self.members[number]
+        has_begun = member.epoch in self.epochs and member.place in self.batches
+        return member.is_passed or not any(m.workers for m in self.members.values()) or (is_late and not has_begun)
+
     def is_ready(self, number: int) -> bool:
         """Whether a member could read on."""
         batch = self.batches.get(self.members[number].place)
