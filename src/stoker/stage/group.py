@@ -26,12 +26,15 @@ from typing import Any
 from stoker.errors import ConfigError, MemberLost, ResourceError
 from stoker.live import process
 from stoker.memory import PAGE, Bytes, Memory, check_alone, headroom_bytes
-from stoker.stage.slots import BATCHES, WORK, Batch, Draw, Member, Place, Slots
-from stoker.stage.table import Table, locked
+from stoker.stage.room import Room
+from stoker.stage.slots import BATCHES, NOWHERE, WORK, Batch, Draw, Member, Place, Reason, Slots
+from stoker.stage.table import Table, close_lock, inside, locked, open_lock, when_outside
 
 VERSION = 1
 LOOK_S = 0.1
 """How often one who waits asks the kernel who is alive."""
+HELPS_AFTER_S = 1.0
+"""So long a member without workers waits for those of others to begin with what it needs."""
 PASSED_BY_AFTER_S = 30.0
 """So long the others wait for a member that is not even within an epoch."""
 _TMPFS = Path("/dev/shm")
@@ -123,7 +126,7 @@ class Staging:
     def look_around(self) -> None:
         """Whoever is dead has gone."""
         with self.table.look() as slots:
-            everybody = {p for m in slots.members.values() for p in (m.process, *m.workers)} | set(slots.lost.values())
+            everybody = {p for m in slots.members.values() for p in (m.process, *m.workers)} | {*slots.room.lost.values()}
         if not all(process.is_alive(*one) for one in everybody):
             with self.table.change() as slots:
                 slots.sweep(process.is_alive)
@@ -153,46 +156,50 @@ class Staging:
         """Stage a batch that this process has claimed. False if it is another's by now. Waits for room, if need be."""
         length = sum(part.nbytes for part in parts)
         size = -(-length // PAGE) * PAGE
+        slot = NOWHERE
         try:
             slot = self._place(place, size)
-            if slot is None:
-                return False
             offset = slot * _STRIDE
             for part in parts:
                 _all_of(os.pwrite, self.memory.descriptor, part, offset)
                 offset += part.nbytes
             with self.table.change() as slots:
-                if slots.publish(place, self.process, length):
+                if slots.publish(place, self.process, slot, length):
                     return True
         except KeyError:
             pass
-        self.let_go(place)
+        except ResourceError:
+            raise  # what is staged in its place is this process's to say
+        except BaseException:
+            self.let_go(place, slot)
+            raise
+        self.let_go(place, slot)
         return False
 
-    def let_go(self, place: Place) -> None:
+    def let_go(self, place: Place, slot: int = NOWHERE) -> None:
         """Give up what this process has claimed."""
         with self.table.change() as slots:
-            slots.let_go(place, self.process)
+            slots.let_go(place, self.process, slot)
 
-    def _place(self, place: Place, size: int) -> int | None:
+    def _place(self, place: Place, size: int) -> int:
         while True:
             ticket = self.table.ticket(WORK)
             with self.table.change() as slots:
                 if self.member not in slots.members:
-                    return None
-                before = slots.staged_bytes
+                    raise KeyError(place)
+                before = slots.room.staged_bytes
                 try:
                     found = slots.place(place, self.process, size)
                 except ValueError:
                     raise ResourceError(
-                        f"a batch has {size:,} bytes, and all batches of the group may use {slots.budget_bytes:,}: raise "
-                        "group_bytes, where the group is opened"
+                        f"a batch has {size:,} bytes, and all batches of the group may use {slots.room.budget_bytes:,}: "
+                        "raise group_bytes, where the group is opened"
                     ) from None
                 if found is not None:
                     slot, given_back = found
                     for one in given_back:
                         self.memory.discard(one * _STRIDE, _STRIDE)
-                    more = slots.staged_bytes - before
+                    more = slots.room.staged_bytes - before
                     if more > 0 and headroom_bytes() < more + _RESERVE_BYTES:
                         raise ResourceError(
                             f"not enough memory to stage another batch of {size:,} bytes for the group: lower group_bytes"
@@ -217,9 +224,8 @@ class Seat:
     def __init__(self, name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, label: str) -> None:
         self.name = name
         self.owner = os.getpid()
-        address, self.about = _enter(name, about, differences, budget_bytes, label)
-        self.address = address
-        self.staging = Staging(address)
+        self.address, self.about = _enter(name, about, differences, budget_bytes, label)
+        self.staging = Staging(self.address)
         self.waited_for: dict[str, float] = {}
         self.resumed = ""
         self.close = weakref.finalize(self, _leave, self.staging, self.owner)
@@ -238,6 +244,16 @@ class Seat:
             place: Place = slots.members[self.address.member].place
             return place
 
+    def rest(self) -> None:
+        """Nothing more is read of this epoch: the others wait until the next one begins, and not for long. Any time."""
+        when_outside(self._rest)
+
+    def _rest(self) -> None:
+        if self.is_ours:
+            with self.staging.table.change() as slots:
+                self._check(slots)
+                slots.rest(self.address.member, time.monotonic())
+
     def restore(self, place: Place) -> None:
         """Go on from a place where this job was before."""
         with self.staging.table.change() as slots:
@@ -248,12 +264,22 @@ class Seat:
     @contextlib.contextmanager
     def batch(self, wait: "Wait") -> Iterator[Batch | Place | Draw | None]:
         """The next batch to copy, within this; or what this process has to prepare itself; or None: the epoch is over."""
-        got = self._take(wait)
+        try:
+            got = self._take(wait)
+        except BaseException:
+            if self.is_ours:
+                self._wait_no_more()
+            raise
         yield got
         if isinstance(got, Batch):
             with self.staging.table.change() as slots:
                 self._check(slots)
                 slots.read(self.address.member, time.monotonic())
+
+    def _wait_no_more(self) -> None:
+        with self.staging.table.change() as slots:
+            if self.address.member in slots.members:
+                slots.members[self.address.member].is_waiting = False
 
     def _take(self, wait: "Wait") -> Batch | Place | Draw | None:
         number, table = self.address.member, self.staging.table
@@ -267,17 +293,16 @@ class Seat:
                 batch: Batch | None = slots.take(number)
                 if batch is not None:
                     return batch
-                member = slots.members[number]
-                if wait.prepares and (member.is_passed or not any(m.workers for m in slots.members.values())):
+                if wait.prepares and slots.lacks_workers(number, is_late=time.monotonic() - began > HELPS_AFTER_S):
                     own: Place | Draw | None = slots.claim(number, self.staging.process)
                     if own is not None:
                         return own
                 reason = slots.reason(number)
                 late = slots.members.get(reason.member)
-            waited_s = time.monotonic() - began
-            if reason.kind == "room" and late is not None and waited_s >= self._patience_with(late, wait):
+            if late is not None and time.monotonic() - began >= self._patience_with(late, reason, wait):
                 with table.change() as slots:
-                    slots.pass_by(reason.member)
+                    if slots.reason(number) == reason and slots.members[late.number].moved_at == late.moved_at:
+                        slots.pass_by(late.number)
                 continue
             who = "workers" if late is None else "own workers" if late.number == number else name_of(late)
             before = time.monotonic()
@@ -288,13 +313,14 @@ class Seat:
                 wait.look(who, late.process[0] if late is not None else 0, after - began)
                 self.staging.look_around()
 
-    def _patience_with(self, late: Member, wait: "Wait") -> float:
-        """How long to wait for another. One of this very process cannot go on while this one waits."""
+    def _patience_with(self, late: Member, reason: Reason, wait: "Wait") -> float:
+        """How long to wait for another. One of this very process cannot read on while this one waits."""
+        longest_s = float("inf") if wait.patience_s is None else wait.patience_s
+        if reason.kind != "room":
+            return longest_s if late.number != self.address.member else float("inf")
         if late.process == self.staging.process:
             return 0.0
-        if wait.patience_s is None:
-            return float("inf") if late.is_reading else PASSED_BY_AFTER_S
-        return wait.patience_s if late.is_reading else min(wait.patience_s, PASSED_BY_AFTER_S)
+        return longest_s if late.is_reading else min(longest_s, PASSED_BY_AFTER_S)
 
     def _check(self, slots: Slots) -> None:
         if self.address.member not in slots.members:
@@ -318,9 +344,9 @@ class Seat:
                 repeated=slots.repeated,
                 taken_over=slots.taken_over,
                 passed_by=slots.passed_by,
-                staging_bytes=slots.staged_bytes,
-                most_bytes=slots.most_bytes,
-                budget_bytes=slots.budget_bytes,
+                staging_bytes=slots.room.staged_bytes,
+                most_bytes=slots.room.most_bytes,
+                budget_bytes=slots.room.budget_bytes,
                 last=name_of(last) if is_other and last is not None else "",
                 waited_for=dict(self.waited_for),
                 catches_up=own is not None and own.is_passed,
@@ -387,8 +413,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 # ---- coming and going, one at a time
 
 _at_door = threading.Lock()
-"""Held while a thread of this process is at the door of a group; the garbage collector may want to go there, too."""
-_late: list[Callable[[], None]] = []
+"""Held while a thread of this process is at the door of a group."""
 
 
 def _enter(
@@ -432,21 +457,20 @@ def _strangers(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 def _door(name: str) -> Iterator[Path]:
     """Alone with a group's folder, which is there."""
     folder = home() / name
-    with _at_door:
+    with inside(), _at_door:
         yield from _doors(folder)
-    while _late:
-        _late.pop()()
 
 
 def _doors(folder: Path) -> Iterator[Path]:
+    for one in (home().parent, home()):
+        one.mkdir(mode=0o700, exist_ok=True)
+        check_alone(one)
+    path = folder / "door"
     while True:
-        for one in (home().parent, home(), folder):
-            with contextlib.suppress(FileExistsError):
-                one.mkdir(mode=0o700)
-            check_alone(one)
-        path = folder / "door"
+        folder.mkdir(mode=0o700, exist_ok=True)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            check_alone(folder)
+            descriptor = open_lock(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             continue  # the last member has just gone, and taken the folder along
         try:
@@ -459,14 +483,14 @@ def _doors(folder: Path) -> Iterator[Path]:
                     yield folder
                     return
         finally:
-            os.close(descriptor)
+            close_lock(descriptor)
 
 
 def _open(folder: Path, about: dict[str, Any], budget_bytes: int) -> Path:
     """A new one, with nobody in it yet. If this process dies on the way, the next at the door removes what is there."""
     stream = folder / secrets.token_hex(8)
     stream.mkdir(mode=0o700)
-    Table.create(stream / "table", Slots(budget_bytes).values())
+    Table.create(stream / "table", Slots(Room(budget_bytes)).values())
     path = stream / "about"
     path.touch(mode=0o600)
     path.write_text(json.dumps(about))
@@ -475,17 +499,17 @@ def _open(folder: Path, about: dict[str, Any], budget_bytes: int) -> Path:
 
 def _living(stream: Path) -> dict[str, Any] | None:
     """What is common to the members of one; None if all are dead, and then it is removed."""
-    with contextlib.suppress(OSError, ValueError, ConfigError):
-        about = json.loads((stream / "about").read_text())
-        if about.get("version") != VERSION:
-            return about if isinstance(about, dict) else None
+    with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
+        about: dict[str, Any] = json.loads((stream / "about").read_text())
+        if about["version"] != VERSION:
+            return about
         table = Table(stream / "table", Slots.of)
         try:
             with table.change() as slots:
-                if about.get("namespace") == process.namespace():  # elsewhere pids mean something else
+                if about["namespace"] == process.namespace():  # elsewhere pids mean something else
                     slots.sweep(process.is_alive)
                 if slots.members:
-                    return dict(about)
+                    return about
         finally:
             table.close()
     shutil.rmtree(stream, ignore_errors=True)
@@ -496,13 +520,14 @@ def _join(stream: Path, label: str, *, opens: bool = False) -> Address:
     table = Table(stream / "table", Slots.of)
     own = own_process()
     try:
-        if opens:
-            descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC) if opens else _open_memory(table)
+        try:
             os.ftruncate(descriptor, _STRIDE * _SLOTS)
-        else:
-            descriptor = _open_memory(table)
-        with table.change() as slots:
-            number = slots.join(own, label, descriptor, time.monotonic())
+            with table.change() as slots:
+                number = slots.join(own, label, descriptor, time.monotonic())
+        except BaseException:
+            os.close(descriptor)
+            raise
     finally:
         table.close()
     return Address(str(stream), number, own[0], descriptor)
@@ -522,30 +547,25 @@ def _open_memory(table: Table) -> int:
 
 def _leave(staging: Staging, owner: int) -> None:
     """A member goes. It may be the garbage collector who says so, at any line."""
-    if os.getpid() != owner:
-        return
-    if staging.table.is_busy():
-        staging.table.afterwards(lambda: _leave(staging, owner))
-        return
-    if _at_door.locked():
-        _late.append(lambda: _leave(staging, owner))
-        return
-    with contextlib.suppress(OSError, ConfigError):
-        leave(staging)
-    staging.close()
+    when_outside(lambda: _leave_now(staging, owner))
+
+
+def _leave_now(staging: Staging, owner: int) -> None:
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            leave(staging)
+        staging.close()
 
 
 def leave(staging: Staging) -> None:
     """Take a member's leave, for it or for one that is dead. The last one takes everything along."""
     folder = staging.folder
     with _door(folder.parent.name) as group:
-        if folder.is_dir():
-            with staging.table.change() as slots:
-                slots.leave(staging.member, process.is_alive)
-                slots.sweep(process.is_alive)
-                is_empty = not slots.members
-            if is_empty:
-                shutil.rmtree(folder, ignore_errors=True)
+        with staging.table.change() as slots:
+            slots.leave(staging.member, process.is_alive)
+            slots.sweep(process.is_alive)
+        if not slots.members:
+            shutil.rmtree(folder, ignore_errors=True)
         if not any(one.is_dir() for one in group.iterdir()):
             shutil.rmtree(group, ignore_errors=True)
 

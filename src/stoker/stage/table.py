@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import fcntl
 import marshal
-import mmap
 import os
 import platform
 import threading
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import ConfigError, ResourceError
+from stoker.memory import Mapping
 
 _MAGIC = b"stoker group 1\n"
 _HOLDS_AT, _COUNTERS_AT, _HALVES_AT = 64, 128, 4096
@@ -47,14 +47,16 @@ class Table:
     def __init__(self, path: Path, of: Callable[[list[Any]], Any]) -> None:
         self.path = path
         self._of = of
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._descriptor = open_lock(path, os.O_RDWR)
         self._owner = os.getpid()
         self._thread_lock = threading.Lock()  # two threads on one descriptor would both get the kernel's
-        self._afterwards: list[Callable[[], None]] = []
-        if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != SIZE:
-            os.close(self._descriptor)
-            raise ConfigError(f"{path} was written by another version of stoker")
-        self._memory = mmap.mmap(self._descriptor, SIZE)
+        try:
+            if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != SIZE:
+                raise ConfigError(f"{path} was written by another version of stoker")
+            self._memory = Mapping(self._descriptor, 0, SIZE).buffer  # an `mmap` of the file would hold it, and its lock
+        except BaseException:
+            self.close()
+            raise
         self._holds = memoryview(self._memory)[_HOLDS_AT : _HOLDS_AT + 8].cast("Q")
         self._counters = memoryview(self._memory)[_COUNTERS_AT : _COUNTERS_AT + 64].cast("I")
         self._address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._memory))
@@ -74,34 +76,21 @@ class Table:
     @contextlib.contextmanager
     def look(self) -> Iterator[Any]:
         """What holds now, which does not change within."""
-        with self._thread_lock, locked(self._descriptor, self.path):
+        with inside(), self._thread_lock, locked(self._descriptor, self.path):
             yield self._load()
-        self._finish()
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Any]:
         """What holds now. What is made of it within holds afterwards, unless that fails. Who waits for its `news` wakes."""
-        with self._thread_lock, locked(self._descriptor, self.path):
-            state = self._load()
-            yield state
-            self._store(state.values())
+        with inside():
+            with self._thread_lock, locked(self._descriptor, self.path):
+                state = self._load()
+                yield state
+                self._store(state.values())
+                for counter in state.news:
+                    self._counters[counter] = (self._counters[counter] + 1) & 0xFFFFFFFF
             for counter in state.news:
-                self._counters[counter] = (self._counters[counter] + 1) & 0xFFFFFFFF
-        for counter in state.news:
-            self._futex(counter, _WAKE, _EVERYBODY, None)
-        self._finish()
-
-    def is_busy(self) -> bool:
-        """Whether a thread of this process is within `look` or `change`: perhaps this very one, in a finalizer."""
-        return self._thread_lock.locked()
-
-    def afterwards(self, act: Callable[[], None]) -> None:
-        """Do something when that thread is done."""
-        self._afterwards.append(act)
-
-    def _finish(self) -> None:
-        while self._afterwards:
-            self._afterwards.pop()()
+                self._futex(counter, _WAKE, _EVERYBODY, None)
 
     def ticket(self, counter: int) -> int:
         """What `wait` wants to know; taken before or while one looks."""
@@ -132,20 +121,87 @@ class Table:
 
     def close(self) -> None:
         """This process needs it no more."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        if self._owner == os.getpid():  # a forked child has closed it already
+            with inside(), self._thread_lock:
+                descriptor, self._descriptor = self._descriptor, -1
+                if descriptor >= 0:
+                    close_lock(descriptor)
+
+
+class _Here(threading.local):
+    """What a thread is at."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.later: list[Callable[[], None]] = []
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def inside() -> Iterator[None]:
+    """Within this, a thread holds locks or is about to: what comes with finalizers, at any line, waits for its end."""
+    _here.depth += 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1
+        while _here.later and not _here.depth:
+            _here.later.pop(0)()
+
+
+def when_outside(act: Callable[[], None]) -> None:
+    """Do something that takes locks: now, or as soon as this very thread holds none."""
+    if _here.depth:
+        _here.later.append(act)
+    else:
+        act()
+
+
+_open: set[int] = set()
+"""Descriptors that locks are taken with. A forked child would share the lock, and keep it when its parent is killed."""
+
+
+def open_lock(path: Path, flags: int) -> int:
+    """Open a file to lock it."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    _open.add(descriptor)
+    return descriptor
+
+
+def close_lock(descriptor: int) -> None:
+    """Undo `open_lock`."""
+    _open.discard(descriptor)
+    os.close(descriptor)
+
+
+def _after_fork_in_child() -> None:
+    _here.__init__()  # type: ignore[misc]
+    while _open:
+        os.close(_open.pop())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @contextlib.contextmanager
 def locked(descriptor: int, path: Path) -> Iterator[None]:
     """Hold the kernel's lock of a file. Whoever keeps it for long is named."""
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # also when an interrupt comes with the lock
+
+
+def _lock(descriptor: int, path: Path) -> None:
     began = told = time.monotonic()
     pause_s = 2e-5
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            return
         except BlockingIOError:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 2e-3)
@@ -154,12 +210,8 @@ def locked(descriptor: int, path: Path) -> Iterator[None]:
                 warnings.warn(
                     f"waiting for {told - began:.0f} s for {path}, which is locked by {_holder_of(descriptor)}. It is "
                     "stopped, perhaps: end it, or let it go on.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
-    try:
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def _holder_of(descriptor: int) -> str:
