@@ -122,9 +122,11 @@ class Staging:
             descriptor = os.open(f"/proc/{address.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         self.memory = Memory(_STRIDE * _SLOTS, descriptor=descriptor)
         self.process = own_process()
+        self._looked_at = 0.0
 
     def look_around(self) -> None:
         """Whoever is dead has gone."""
+        self._looked_at = time.monotonic()
         with self.table.look() as slots:
             everybody = {p for m in slots.members.values() for p in (m.process, *m.workers)} | {*slots.room.lost.values()}
         if not all(process.is_alive(*one) for one in everybody):
@@ -136,6 +138,8 @@ class Staging:
     def next_work(self, goes_on: Callable[[], bool]) -> Place | Draw | None:
         """What this process shall prepare; None when its member has gone."""
         while goes_on():
+            if time.monotonic() - self._looked_at > LOOK_S:
+                self.look_around()
             ticket = self.table.ticket(WORK)
             with self.table.change() as slots:
                 if self.member not in slots.members:
