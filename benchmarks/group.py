@@ -149,7 +149,8 @@ def main() -> None:
                     runs.setdefault(f"{jobs} {'group' if in_group else 'apart'}", []).append(found)
 
     def ratio(name: str, other: str, value: str = "rate") -> float:
-        return statistics.median(float(a[value]) / b[value] for a, b in zip(runs[name], runs[other], strict=True))
+        pairs = zip(runs[name], runs[other], strict=True)
+        return float(statistics.median(one[value] / base[value] for one, base in pairs))
 
     for jobs in (2, 4):
         grouped = runs[f"{jobs} group"]

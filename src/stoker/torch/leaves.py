@@ -198,7 +198,8 @@ def _reduce_plainly(thing: Any) -> tuple[Any, ...]:
 
 def plain_reducers() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
     """How the tensors of one batch are pickled for any number of readers: nothing in it is handed over by descriptors."""
-    kinds = [kind for kind in ForkingPickler._extra_reducers if kind.__module__.split(".")[0] == "torch"]
+    known = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    kinds = [kind for kind in known if kind.__module__.split(".")[0] == "torch"]
     return {**dict.fromkeys(kinds, _reduce_plainly), torch.Tensor: PlainReducer()}
 
 
