@@ -150,8 +150,10 @@ def options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=5, help="of each trial")
     parser.add_argument("--samples", type=int, default=2000, help="pictures for training; a quarter as many to check")
     parser.add_argument("--group", default=f"search-{os.getpid()}", help="the name of the group")
-    parser.add_argument("--directory", type=Path, help="where to keep the study; otherwise a temporary folder")
+    parser.add_argument("--directory", type=Path, help="an empty folder for the study; otherwise a temporary one")
     found = parser.parse_args()
     found.directory = (found.directory or Path(tempfile.mkdtemp(prefix="search-"))).absolute()
     found.directory.mkdir(parents=True, exist_ok=True)
+    if any(found.directory.iterdir()):
+        parser.error(f"{found.directory} is not empty: what was prepared before would count, too")
     return found
