@@ -11,6 +11,7 @@ that went, and no size of /dev/shm bounds it. Who is alive is what the kernel sa
 
 import contextlib
 import json
+import marshal
 import os
 import re
 import secrets
@@ -18,17 +19,30 @@ import shutil
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stoker.errors import ConfigError, MemberLost, ResourceError
-from stoker.live import process
+from stoker.live import groups, process
+from stoker.live.record import Seen
 from stoker.memory import PAGE, Bytes, Memory, check_alone, headroom_bytes
 from stoker.stage.room import Room
-from stoker.stage.slots import BATCHES, NOWHERE, WORK, Batch, Draw, Member, Place, Reason, Slots
-from stoker.stage.table import Table, close_lock, inside, locked, open_lock, when_outside
+from stoker.stage.slots import BATCHES, NOWHERE, READY, WORK, Batch, Draw, Member, Place, Reason, Slots
+from stoker.stage.table import (
+    _HALF_BYTES,
+    _HALVES_AT,
+    _HOLDS_AT,
+    _MAGIC,
+    Table,
+    _holder_of,
+    close_lock,
+    inside,
+    locked,
+    open_lock,
+    when_outside,
+)
 
 VERSION = 1
 LOOK_S = 0.1
@@ -43,6 +57,7 @@ _STRIDE = 1 << 38
 _SLOTS = 1 << 12
 _RESERVE_BYTES = 64 << 20
 _MOST_BYTES = 4 << 30
+_GLANCES = 100
 
 Differences = Callable[[dict[str, Any]], list[str]]
 """What keeps a loader from joining one that is described so, in words."""
@@ -585,3 +600,107 @@ def sweep() -> None:
                     _living(stream)
             if not any(one.is_dir() for one in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- looking from outside
+
+
+def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.Group]:
+    """The groups that loaders are in, as they are now. Nothing is changed, and nobody is waited for or kept waiting."""
+    found: dict[groups.Key, groups.Group] = {}
+    namespace = process.namespace()
+    for seen in loaders:
+        facts = seen.facts
+        if facts.key not in found and _NAME.fullmatch(facts.group) and _NAME.fullmatch(facts.stream):
+            folder = home() / facts.group
+            with contextlib.suppress(OSError, ValueError, TypeError):  # it has just gone, or is of another version
+                for one in (home().parent, home(), folder):
+                    check_alone(one)
+                table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    slots, holder = _glance(table), _holder_of(table)
+                finally:
+                    os.close(table)
+                if slots is not None:
+                    found[facts.key] = _group(facts.key, slots, holder, is_here=facts.namespace == namespace)
+    return found
+
+
+def _glance(table: int) -> Slots | None:
+    """A table, without its lock, which one that is stopped may hold. None if it never rests.
+
+    The half that holds is not written to; and if another came to hold and this one again, it does not read the same twice.
+    """
+    if os.pread(table, len(_MAGIC), 0) != _MAGIC:
+        return None
+    before = None
+    for _ in range(_GLANCES):
+        held = int.from_bytes(os.pread(table, 8, _HOLDS_AT), "little")
+        start = _HALVES_AT + (held & 1) * _HALF_BYTES
+        length = int.from_bytes(os.pread(table, 8, start), "little")
+        content = os.pread(table, min(length, _HALF_BYTES), start + 8)
+        if before == (held, content):
+            return Slots.of(marshal.loads(content))
+        before = held, content
+    return None
+
+
+def _group(key: groups.Key, slots: Slots, holder: str, *, is_here: bool) -> groups.Group:
+    """A group as others see it, without the dead; in another container nobody can be judged."""
+    everybody = {one for member in slots.members.values() for one in (member.process, *member.workers)}
+    living = {one for one in everybody if not is_here or process.is_alive(*one)}
+    found = [(pid, process.find(pid)) for pid, _ in living] if is_here else []
+    stopped = {pid for pid, one in found if one is not None and one.is_stopped}
+    for number in [number for number, member in slots.members.items() if member.process not in living]:
+        del slots.members[number]
+    begun = [member for member in slots.members.values() if not member.is_fresh] or slots.members.values()
+    first = max((member.place for member in begun), default=(0, 0))
+    members = []
+    for member in slots.members.values():
+        workers = tuple(one[0] for one in member.workers if one in living)
+        members.append(
+            groups.Member(
+                number=member.number,
+                pid=member.process[0],
+                script=member.label,
+                workers=workers,
+                epoch=member.epoch,
+                step=member.step,
+                behind=_behind(slots, member.place, first),
+                is_reading=member.is_reading,
+                is_passed=member.is_passed,
+                stopped=tuple(sorted({member.process[0], *workers} & stopped)),
+                waits=_waits(slots, member),
+            )
+        )
+    return groups.Group(
+        *key,
+        members=tuple(members),
+        prepared=slots.prepared,
+        repeated=slots.repeated,
+        taken_over=slots.taken_over,
+        passed_by=slots.passed_by,
+        staging_bytes=slots.room.staged_bytes,
+        most_bytes=slots.room.most_bytes,
+        budget_bytes=slots.room.budget_bytes,
+        locked_by=int(holder.split()[-1]) if is_here and holder.split()[-1].isdigit() else 0,
+    )
+
+
+def _behind(slots: Slots, place: Place, first: Place) -> int:
+    """Batches between two places, as if all epochs had as many as those that are known."""
+    steps = max((epoch.steps for epoch in slots.epochs.values()), default=0)
+    return max(0, (first[0] - place[0]) * steps + first[1] - place[1])
+
+
+def _waits(slots: Slots, member: Member) -> groups.Waits | None:
+    batch = slots.batches.get(member.place)
+    if not member.is_reading or (batch is not None and batch.state == READY):
+        return None
+    reason = slots.reason(member.number)
+    other = slots.members.get(reason.member)
+    if reason.kind != groups.ROOM and batch is not None:
+        pid = batch.process[0]
+    else:
+        pid = other.process[0] if other is not None else 0
+    return groups.Waits(reason.kind, None if other is None else other.number, pid)

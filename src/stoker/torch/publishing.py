@@ -42,6 +42,7 @@ def publish_loader(loader: Any) -> Record | None:
         kind=loader.workers,
         script=script_name(),
         dataset=_name(loader.dataset),
+        **_seat(loader),
     )
     record = publish(facts)
     if record is not None:
@@ -52,6 +53,15 @@ def publish_loader(loader: Any) -> Record | None:
 def _rank() -> int | None:
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 10 else None
+
+
+def _seat(loader: Any) -> dict[str, Any]:
+    """Where it is in its group, if it is in one."""
+    member = loader.__dict__.get("_member")
+    if member is None:
+        return {}
+    address = member.seat.address
+    return {"group": member.seat.name, "stream": os.path.basename(address.folder), "member": address.member}
 
 
 def script_name() -> str:
