@@ -292,6 +292,10 @@ class World:
             if job.expected is not None:
                 reason = self.slots.reason(job.number)
                 late = self.slots.members.get(reason.member)
+                if reason.kind == "asleep":
+                    with self.change() as slots:
+                        slots.wait_no_more(reason.member)
+                    return True
                 may_be_passed = reason.kind == "room" and late is not None and not late.is_reading
                 if reason.member != job.number and (may_be_passed or reason.member in stopped):
                     self.pass_by(reason.member)
