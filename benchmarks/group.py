@@ -4,7 +4,8 @@ J jobs train on the same JPEG pictures, with 2 workers each: by themselves, or i
 jobs together in the group against that of as many independent ones (4 jobs cannot gain more than 4, nor 2 more than 2).
 `cpu_ratio` is what all workers of the group spent on the processor against the workers of one job alone. `exact` says that
 every sample was prepared exactly once per epoch, and that all jobs saw the same batches. `alone` compares a job in a group
-of its own with one that has none.
+of its own with one that has none. The last line is the time from `kill -9` of a member in the middle of a batch to the
+moment when the batches that it had claimed are staged by another.
 """
 
 import json
@@ -22,6 +23,9 @@ from typing import Any
 
 import harness
 import stoker
+from stoker.stage.group import home
+from stoker.stage.slots import READY, Slots
+from stoker.stage.table import Table
 from workloads import Jpegs
 
 SAMPLES, BATCH, WORKERS, EPOCHS = 1536, 64, 2, 3
@@ -95,6 +99,44 @@ def together(jobs: int, *, in_group: bool) -> dict[str, Any]:
     }
 
 
+def take_over() -> float:
+    """Seconds from the death of a member until others have staged what it had claimed."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        log.touch()
+        group = f"bench-{os.getpid()}-{time.monotonic_ns()}"
+        command = [sys.executable, "-W", "ignore", __file__, "--job", group, str(log)]
+        victim, other = (
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+        )
+        for one in (victim, other):
+            assert one.stdin is not None and one.stdout is not None and one.stdout.readline() == "ready\n"
+            one.stdin.write("\n")
+            one.stdin.flush()
+        (path,) = (home() / group).glob("*/table")
+        table = Table(path, Slots.of)
+        claimed: list[tuple[int, int]] = []
+        while not claimed:
+            with table.look() as slots:
+                number = next(m.number for m in slots.members.values() if m.process[0] == victim.pid)
+                claimed = [b.place for b in slots.batches.values() if b.member == number and b.state != READY]
+        victim.kill()
+        began = time.monotonic()
+        while True:
+            with table.look() as slots:
+                first = min(member.place for member in slots.members.values() if member.process[0] == other.pid)
+                if all(place < first or _is_ready(slots, place) for place in claimed):
+                    break
+        took_s = time.monotonic() - began
+        victim.wait()
+        other.communicate()
+        return took_s
+
+
+def _is_ready(slots: Slots, place: tuple[int, int]) -> bool:
+    return place in slots.batches and slots.batches[place].state == READY
+
+
 def main() -> None:
     """Measure."""
     rounds = harness.rounds()
@@ -122,7 +164,14 @@ def main() -> None:
             exact=all(one["once"] and one["alike"] for one in grouped),
             staged_mb=max(one["staged"] for one in grouped) / 1e6,
         )
-    harness.report("one job, JPEG: in a group of its own against none", ratio=ratio("1 group", "1 apart"), exact=True)
+    harness.report("one job, JPEG: in a group of its own against none", ratio=ratio("1 group", "1 apart"))
+    times = [take_over() for _ in range(2 * rounds)]
+    batch_s = BATCH * statistics.median(WORKERS / one["rate"] for one in runs["1 apart"])
+    harness.report(
+        "taking over from a killed member, of the larger of a second and two batches",
+        ratio=max(1.0, 2 * batch_s) / max(times),
+        seconds={"median": statistics.median(times), "worst": max(times), "a batch": batch_s},
+    )
 
 
 if __name__ == "__main__":

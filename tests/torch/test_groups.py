@@ -379,6 +379,9 @@ def test_ranks_of_jobs_share_with_their_like(make: Make) -> None:
 def test_an_epoch_that_is_left(make: Make) -> None:
     loader = make(num_workers=1)
     next(iter(loader))
+    with loader._membership.seat.staging.table.look() as slots:
+        (member,) = slots.members.values()
+        assert (member.place, member.is_reading) == ((1, 0), False)  # the others are not held up by it
     assert len(list(loader)) == 10
     assert loader._progress.epoch == 1
 

@@ -124,9 +124,11 @@ class Staging:
         self.process = own_process()
         self.meanwhile: Callable[[], Callable[[float], object] | None] = lambda: None
         """A reference to what a reader does from time to time while it waits for room, told since when."""
+        self._looked_at = 0.0
 
     def look_around(self) -> None:
         """Whoever is dead has gone."""
+        self._looked_at = time.monotonic()
         with self.table.look() as slots:
             everybody = {p for m in slots.members.values() for p in (m.process, *m.workers)} | {*slots.room.lost.values()}
         if not all(process.is_alive(*one) for one in everybody):
@@ -138,6 +140,8 @@ class Staging:
     def next_work(self, goes_on: Callable[[], bool]) -> Place | Draw | None:
         """What this process shall prepare; None when its member has gone."""
         while goes_on():
+            if time.monotonic() - self._looked_at > LOOK_S:
+                self.look_around()
             ticket = self.table.ticket(WORK)
             with self.table.change() as slots:
                 if self.member not in slots.members:

@@ -4,9 +4,10 @@ import hashlib
 import os
 import queue
 import signal
+import sys
 import threading
 import warnings
-import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,8 @@ class Membership:
         loader.seed = self.seat.about["seed"]
         self._pool: _Pool | None = None
         self._preparing: Preparing | None = None
-        self.reading: weakref.ref[Any] | None = None
-        """The iterator that reads now."""
+        self.reading: object = None
+        """Stands for the iterator that reads now."""
 
     def preparing(self, loader: Any) -> Preparing:
         """How its batches are made, in this process."""
@@ -162,6 +163,7 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         self._membership = membership
         self._route = recognise(loader, loader.seed)
         self._has_begun = False
+        self._turn = object()
         self._told = False
         super().__init__(Instead(loader, generator=torch.Generator()))  # type: ignore[arg-type]
         self._meter.workers, self._meter.group = loader.num_workers, loader.group
@@ -176,7 +178,7 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         member.start(self._loader)
         progress.begin(self._route)
         epoch, step = member.seat.begin()
-        member.reading = weakref.ref(self)
+        member.reading = self._turn
         if step != progress.batches:
             progress.samples = progress.batches = 0
         progress.epoch = epoch
@@ -187,7 +189,7 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
             raise RuntimeError("the loader was closed, or this process is not the one that iterates it: call iter() again")
         if not self._has_begun:
             self._begin()
-        if member.reading is None or member.reading() is not self:
+        if member.reading is not self._turn:
             raise RuntimeError("another iter() of this loader has begun; in a group one goes on at a time")
         member.check()
         while True:
@@ -200,6 +202,13 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
                 return self._open(member.seat, got, own)
             with self._caching.active():
                 member.preparing(self._loader).answer(got, member.seat.staging)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """An epoch that is left: nobody shall wait for the rest of it."""
+        member = getattr(self, "_membership", None)
+        if member is not None and member.reading is self._turn and not ending():
+            member.reading = None
+            member.seat.rest()
 
     def _copy(self, seat: Seat, staged: Staged) -> Any:
         room = _room_of(self._loader)
