@@ -179,7 +179,7 @@ def test_another_version_is_refused(path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ConfigError, match="another version"):
         Table(path, Numbers)
-    path.write_bytes(b"stoker group 1\n")
+    path.write_bytes(tables._MAGIC)
     with pytest.raises(ConfigError, match="another version"):
         Table(path, Numbers)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -30,7 +30,7 @@ from stoker.stage.room import Room
 from stoker.stage.slots import BATCHES, NOWHERE, WORK, Batch, Draw, Member, Place, Reason, Slots
 from stoker.stage.table import Table, close_lock, inside, locked, open_lock, when_outside
 
-VERSION = 1
+VERSION = 2
 LOOK_S = 0.1
 """How often one who waits asks the kernel who is alive."""
 HELPS_AFTER_S = 1.0
@@ -463,8 +463,14 @@ def _enter(
         for stream, theirs in found:
             what = _strangers(about, theirs) or differences(theirs)
             if not what:
+                try:
+                    address = _join(stream, label)
+                except ResourceError:
+                    if _living(stream) is not None:
+                        raise
+                    continue  # the last member has just gone
                 entered.add(stream.name)
-                return _join(stream, label), theirs
+                return address, theirs
             if stream.name not in entered:
                 misfits.append(what)
         if misfits:
@@ -591,9 +597,10 @@ def _leave_now(staging: Staging, owner: int) -> None:
 def leave(staging: Staging) -> None:
     """Take a member's leave, for it or for one that is dead. The last one takes everything along."""
     folder = staging.folder
+    with staging.table.change() as slots:  # first, as the door may not open: too many files are open, perhaps
+        slots.leave(staging.member, process.is_alive)
     with _door(folder.parent.name) as group:
         with staging.table.change() as slots:
-            slots.leave(staging.member, process.is_alive)
             slots.sweep(process.is_alive)
         if not slots.members:
             shutil.rmtree(folder, ignore_errors=True)

@@ -26,7 +26,7 @@ from typing import Any
 from stoker.errors import ConfigError, ResourceError
 from stoker.memory import Mapping
 
-_MAGIC = b"stoker group 1\n"
+_MAGIC = b"stoker group 2\n"
 _HOLDS_AT, _COUNTERS_AT, _HALVES_AT = 64, 128, 4096
 _HALF_BYTES = 256 << 10
 SIZE = _HALVES_AT + 2 * _HALF_BYTES
