@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stoker.stage.room import Room
-from stoker.stage.slots import COPYING, NOWHERE, READY, WAITING, Draw, Place, Process, Slots
+from stoker.stage.room import Process, Room
+from stoker.stage.slots import COPYING, NOWHERE, READY, WAITING, Draw, Place, Reason, Slots
 
 MOST_ROUNDS = 2000
 
@@ -292,6 +292,10 @@ class World:
             if job.expected is not None:
                 reason = self.slots.reason(job.number)
                 late = self.slots.members.get(reason.member)
+                if reason.kind == "asleep":
+                    with self.change() as slots:
+                        slots.wait_no_more(reason.member)
+                    return True
                 may_be_passed = reason.kind == "room" and late is not None and not late.is_reading
                 if reason.member != job.number and (may_be_passed or reason.member in stopped):
                     self.pass_by(reason.member)
@@ -455,3 +459,196 @@ def test_whatever_happens_all_come_to_an_end(first: int) -> None:
 
 TestGroups = Groups.TestCase
 TestGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+# ---- the rules, one by one
+
+
+def a_world(budget: int = 1000, length: int = 10, size: int = 1, sizes: list[int] | None = None) -> World:
+    return World(budget, [length], sizes or [size])
+
+
+def read_all(world: World, job: Job, up_to: int) -> None:
+    """A member reads until it is before a step; others' workers do what they can meanwhile."""
+    for _ in range(500):
+        if job.expected is None or (job.expected[1] >= up_to and job.slot == NOWHERE):
+            return
+        world.read(job)
+        for other in list(world.jobs.values()):
+            for hand in other.hands:
+                world.work(other.number, hand)
+    raise AssertionError("it does not get there")
+
+
+def place_of(world: World, job: Job) -> Place:
+    return world.slots.members[job.number].place
+
+
+def test_a_member_joins_for_the_first_epoch_that_has_not_begun() -> None:
+    world = a_world()
+    first = world.join(1)
+    assert place_of(world, world.join(0)) == (0, 0)
+    world.begin(first)
+    assert place_of(world, world.join(0)) == (0, 0)  # nobody has read of it
+    read_all(world, first, 1)
+    assert place_of(world, world.join(0)) == (1, 0)
+
+
+def test_one_that_is_passed_by_catches_up_with_its_own_workers() -> None:
+    world = a_world(length=40)
+    fast, slow = world.join(1), world.join(1)
+    world.begin(fast)
+    world.begin(slow)
+    read_all(world, fast, 16)
+    assert world.slots.reason(fast.number) == Reason("room", slow.number)
+    world.pass_by(slow.number)
+    read_all(world, fast, 30)
+    assert world.slots.members[slow.number].is_passed
+    read_all(world, slow, 30)
+    assert not world.slots.members[slow.number].is_passed
+    assert world.slots.repeated > 0
+    world.run_to_the_end(0, set())
+    assert sorted(world.finished) == [(fast.number, 0), (slow.number, 0)]
+
+
+def test_one_that_was_passed_by_begins_with_the_others() -> None:
+    world = a_world()
+    fast, slow = world.join(1), world.join(1)
+    for _ in range(2):
+        world.begin(fast)
+        world.pass_by(slow.number)
+        read_all(world, fast, 10)
+    world.begin(fast)
+    read_all(world, fast, 3)
+    world.begin(slow)
+    assert place_of(world, slow) == (3, 0)
+    assert not world.slots.members[slow.number].is_passed
+
+
+def test_workers_of_one_that_is_passed_by_go_on_for_the_others() -> None:
+    world = a_world(length=40)
+    brings, needs = world.join(2), world.join(0)
+    world.begin(needs)
+    world.pass_by(brings.number)
+    read_all(world, needs, 40)
+    assert {batch.member for batch in world.slots.batches.values()} <= {brings.number}
+    assert world.slots.prepared == 40
+
+
+def test_a_state_is_restored_in_step_or_has_to_catch_up() -> None:
+    world = a_world(length=40)
+    one, two = world.join(1), world.join(1)
+    world.begin(one)
+    read_all(world, one, 5)
+    assert world.restore(two, (0, 3))  # it was waited for at the beginning, so all is there
+    world.begin(two)
+    assert place_of(world, two) == (0, 3)
+    read_all(world, two, 10)
+    read_all(world, one, 10)
+    assert not world.restore(two, (0, 4))
+    assert world.slots.members[two.number].is_passed
+    world.begin(two)
+    world.run_to_the_end(0, set())
+    assert len(world.finished) == 2
+
+
+def test_alone_every_state_is_in_step() -> None:
+    world = a_world()
+    only = world.join(1)
+    world.begin(only)
+    read_all(world, only, 8)
+    assert world.restore(only, (0, 2))  # in the middle of an epoch, too
+    world.begin(only)
+    assert place_of(world, only) == (0, 2)
+    world.run_to_the_end(0, set())
+
+
+def test_a_whole_search_is_restored_in_step() -> None:
+    world = a_world()
+    jobs = [world.join(1) for _ in range(4)]
+    for job in jobs[:3]:
+        assert world.restore(job, (7, 3))
+    assert [place_of(world, job) for job in jobs] == [(7, 3)] * 3 + [(8, 0)]
+    assert world.restore(jobs[3], (9, 0))
+    assert [place_of(world, job) for job in jobs] == [(7, 3)] * 3 + [(9, 0)]
+
+
+def test_half_of_the_room_is_for_those_behind() -> None:
+    world = a_world(budget=8, length=20)
+    behind, ahead = world.join(1), world.join(1)
+    world.slots.largest = 1
+    world.begin(behind)
+    read_all(world, behind, 1)
+    world.restore(ahead, (1, 0))
+    world.begin(ahead)
+    for _ in range(100):
+        world.read(ahead)
+        world.work(ahead.number, ahead.hands[0])
+    assert sum(batch.epoch == 1 for batch in world.slots.batches.values()) <= 4
+    assert world.slots.reason(ahead.number) == Reason("room", behind.number)
+    world.run_to_the_end(0, set())
+
+
+def test_the_first_in_line_takes_the_room_of_those_behind_it() -> None:
+    world = a_world(budget=4, length=4, sizes=[3, 1, 1, 1])
+    job = world.join(2)
+    world.begin(job)
+    slow, quick = job.hands
+    world.work(job.number, slow)  # says how long the epoch is
+    world.work(job.number, slow)
+    for _ in range(9):
+        world.work(job.number, quick)
+    assert (slow.place, sorted(world.slots.batches)) == ((0, 0), [(0, 0), (0, 1), (0, 2), (0, 3)])
+    world.work(job.number, slow)
+    assert slow.slot != NOWHERE
+    assert world.slots.dropped == {(0, 3), (0, 2)}
+    world.run_to_the_end(0, set())
+    assert world.slots.repeated == 2
+
+
+def test_one_who_waits_for_room_gives_up_for_what_comes_first() -> None:
+    world = a_world(budget=4, length=5, sizes=[1, 1, 1, 3, 1])
+    job = world.join(2)
+    world.begin(job)
+    first, second = job.hands
+    world.work(job.number, first)
+    world.work(job.number, first)
+    for _ in range(6):
+        world.work(job.number, second)
+    world.work(job.number, second)
+    assert (first.place, second.place) == ((0, 0), (0, 3))
+    world.work(job.number, second)
+    assert world.slots.batches[0, 3].state == WAITING
+    assert not world.work(job.number, second)
+    world.dead.add(first.process)
+    job.hands.remove(first)
+    world.run_to_the_end(0, set())
+    assert world.slots.taken_over >= 1
+
+
+def test_what_a_worker_may_still_write_to_is_not_given_away() -> None:
+    world = a_world(budget=2, length=4)
+    leaves, stays = world.join(1), world.join(1)
+    world.begin(stays)
+    hand = leaves.hands[0]
+    while hand.slot == NOWHERE:
+        world.work(leaves.number, hand)
+    world.leave(leaves)
+    assert world.slots.room.lost == {hand.slot: hand.process}
+    read_all(world, stays, 4)
+    assert world.slots.room.lost
+    world.work(leaves.number, hand)  # it may not publish, and lets go
+    assert not world.slots.room.lost
+
+
+def test_a_member_may_stop_in_the_middle_of_an_epoch() -> None:
+    world = a_world()
+    one, two = world.join(1), world.join(1)
+    world.begin(one)
+    world.begin(two)
+    read_all(world, two, 2)
+    world.rest(two)
+    assert place_of(world, two) == (1, 0)
+    read_all(world, one, 10)
+    world.rest(two)
+    assert place_of(world, two) == (1, 0)

@@ -44,7 +44,7 @@ from stoker.stage.table import (
     when_outside,
 )
 
-VERSION = 1
+VERSION = 2
 LOOK_S = 0.1
 """How often one who waits asks the kernel who is alive."""
 HELPS_AFTER_S = 1.0
@@ -137,6 +137,8 @@ class Staging:
             descriptor = os.open(f"/proc/{address.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         self.memory = Memory(_STRIDE * _SLOTS, descriptor=descriptor)
         self.process = own_process()
+        self.meanwhile: Callable[[], Callable[[float], object] | None] = lambda: None
+        """A reference to what a reader does from time to time while it waits for room, told since when."""
         self._looked_at = 0.0
 
     def look_around(self) -> None:
@@ -201,6 +203,7 @@ class Staging:
             slots.let_go(place, self.process, slot)
 
     def _place(self, place: Place, size: int) -> int:
+        began = time.monotonic()
         while True:
             ticket = self.table.ticket(WORK)
             with self.table.change() as slots:
@@ -224,8 +227,12 @@ class Staging:
                             f"not enough memory to stage another batch of {size:,} bytes for the group: lower group_bytes"
                         )
                     return int(slot)
+                is_reader = not slots.members[self.member].workers
             self.table.wait(WORK, ticket, LOOK_S)
             self.look_around()
+            act = self.meanwhile() if is_reader else None
+            if act is not None:
+                act(began)
 
     def copy(self, batch: Batch, room: Bytes) -> None:
         """Copy the bytes of a staged batch."""
@@ -245,8 +252,10 @@ class Seat:
         self.owner = os.getpid()
         self.address, self.about = _enter(name, about, differences, budget_bytes, label)
         self.staging = Staging(self.address)
+        self.staging.meanwhile = weakref.WeakMethod(self._lose_patience)
         self.waited_for: dict[str, float] = {}
         self.resumed = ""
+        self._wait: Wait | None = None
         self.close = weakref.finalize(self, _leave, self.staging, self.owner)
         _seats.add(self)
 
@@ -283,6 +292,7 @@ class Seat:
     @contextlib.contextmanager
     def batch(self, wait: "Wait") -> Iterator[Batch | Place | Draw | None]:
         """The next batch to copy, within this; or what this process has to prepare itself; or None: the epoch is over."""
+        self._wait = wait
         try:
             got = self._take(wait)
         except BaseException:
@@ -298,7 +308,7 @@ class Seat:
     def _wait_no_more(self) -> None:
         with self.staging.table.change() as slots:
             if self.address.member in slots.members:
-                slots.members[self.address.member].is_waiting = False
+                slots.wait_no_more(self.address.member)
 
     def _take(self, wait: "Wait") -> Batch | Place | Draw | None:
         number, table = self.address.member, self.staging.table
@@ -318,10 +328,8 @@ class Seat:
                         return own
                 reason = slots.reason(number)
                 late = slots.members.get(reason.member)
-            if late is not None and time.monotonic() - began >= self._patience_with(late, reason, wait):
-                with table.change() as slots:
-                    if slots.reason(number) == reason and slots.members[late.number].moved_at == late.moved_at:
-                        slots.pass_by(late.number)
+            waited_s = time.monotonic() - began
+            if late is not None and waited_s >= self._patience_with(late, reason, wait) and self._lose_patience(began):
                 continue
             who = "workers" if late is None else "own workers" if late.number == number else name_of(late)
             before = time.monotonic()
@@ -332,9 +340,28 @@ class Seat:
                 wait.look(who, late.process[0] if late is not None else 0, after - began)
                 self.staging.look_around()
 
+    def _lose_patience(self, began: float) -> bool:
+        """Whether this member, which has been waiting for so long, goes on without somebody from now on."""
+        number = self.address.member
+        with self.staging.table.change() as slots:
+            self._check(slots)
+            reason = slots.reason(number)
+            late = slots.members.get(reason.member)
+            if late is None or self._wait is None:
+                return False
+            if time.monotonic() - max(began, late.moved_at) < self._patience_with(late, reason, self._wait):
+                return False
+            if reason.kind == "asleep":
+                slots.wait_no_more(late.number)
+            else:
+                slots.pass_by(late.number)
+            return True
+
     def _patience_with(self, late: Member, reason: Reason, wait: "Wait") -> float:
         """How long to wait for another. One of this very process cannot read on while this one waits."""
         longest_s = float("inf") if wait.patience_s is None else wait.patience_s
+        if reason.kind == "asleep":
+            return LOOK_S
         if reason.kind != "room":
             return longest_s if late.number != self.address.member else float("inf")
         if late.process == self.staging.process:
@@ -451,8 +478,14 @@ def _enter(
         for stream, theirs in found:
             what = _strangers(about, theirs) or differences(theirs)
             if not what:
+                try:
+                    address = _join(stream, label)
+                except ResourceError:
+                    if _living(stream) is not None:
+                        raise
+                    continue  # the last member has just gone
                 entered.add(stream.name)
-                return _join(stream, label), theirs
+                return address, theirs
             if stream.name not in entered:
                 misfits.append(what)
         if misfits:
@@ -579,9 +612,10 @@ def _leave_now(staging: Staging, owner: int) -> None:
 def leave(staging: Staging) -> None:
     """Take a member's leave, for it or for one that is dead. The last one takes everything along."""
     folder = staging.folder
+    with staging.table.change() as slots:  # first, as the door may not open: too many files are open, perhaps
+        slots.leave(staging.member, process.is_alive)
     with _door(folder.parent.name) as group:
         with staging.table.change() as slots:
-            slots.leave(staging.member, process.is_alive)
             slots.sweep(process.is_alive)
         if not slots.members:
             shutil.rmtree(folder, ignore_errors=True)

@@ -117,7 +117,8 @@ class Reason:
     """Why a member has to wait."""
 
     kind: str
-    """"prepared": somebody is at it; "room": nothing goes on before another has read; "nobody": there is no worker."""
+    """"prepared": somebody is at it; "room": nothing goes on before another has read; "asleep": another does not take what
+    it has waited for; "nobody": there is no worker."""
     member: int
 
 
@@ -196,11 +197,16 @@ class Slots:
         """Nobody waits for a member any more, nor for its workers, until it has caught up or begins another epoch."""
         member = self.members[number]
         self.passed_by += not member.is_passed
-        member.is_passed, member.is_waiting = True, False
+        member.is_passed = True
         for batch in [batch for batch in self.batches.values() if batch.member == number and batch.state != READY]:
             self._forget(batch, _may_be)
         self._clear()
         self.news |= {WORK, BATCHES}
+
+    def wait_no_more(self, number: int) -> None:
+        """What a member waits for may be taken away to make room: it does not come for it."""
+        self.members[number].is_waiting = False
+        self.news.add(WORK)
 
     def leave(self, number: int, is_alive: IsAlive) -> None:
         """A member has gone, one way or the other: what it had claimed is to be taken over."""
@@ -464,8 +470,12 @@ class Slots:
         if batch is not None and batch.state != WAITING:
             return Reason("prepared", batch.member)
         last = min(self._awaited(), key=_place_of, default=member)
-        if last.place < member.place and not self._has_room(member.epoch, half=self._is_ahead(member.epoch)):
-            return Reason("room", last.number)
+        if not self._has_room(member.epoch, half=self._is_ahead(member.epoch)):
+            if last.place < member.place:
+                return Reason("room", last.number)
+            asleep = [other for other in self.members.values() if other.is_waiting and self.is_ready(other.number)]
+            if asleep:
+                return Reason("asleep", asleep[0].number)
         if batch is not None:
             return Reason("prepared", batch.member)
         return Reason("prepared" if any(m.workers for m in self.members.values()) else "nobody", NOWHERE)

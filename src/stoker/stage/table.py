@@ -26,7 +26,7 @@ from typing import Any
 from stoker.errors import ConfigError, ResourceError
 from stoker.memory import Mapping
 
-_MAGIC = b"stoker group 1\n"
+_MAGIC = b"stoker group 2\n"
 _HOLDS_AT, _COUNTERS_AT, _HALVES_AT = 64, 128, 4096
 _HALF_BYTES = 256 << 10
 SIZE = _HALVES_AT + 2 * _HALF_BYTES
@@ -53,7 +53,12 @@ class Table:
         try:
             if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != SIZE:
                 raise ConfigError(f"{path} was written by another version of stoker")
-            self._memory = Mapping(self._descriptor, 0, SIZE).buffer  # an `mmap` of the file would hold it, and its lock
+            # A mapping keeps its file, and a lock on that, in forked children, too: so it has one that is never locked.
+            mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._memory = Mapping(mapped, 0, SIZE).buffer
+            finally:
+                os.close(mapped)
         except BaseException:
             self.close()
             raise
