@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 import stoker
 from stoker.live import folder, process
 from stoker.live.folder import loaders, publish
+from stoker.live.groups import Group, Member, Waits
 from stoker.live.record import Facts, Record, Seen
 from stoker.live.table import Style, clip, table
 from stoker.live.watch import Row, Watch, measure
@@ -466,6 +468,158 @@ def test_text_from_outside_is_harmless() -> None:
     assert "\u202e" not in text
     assert text.count("\n") == 1
     assert "a\\n\\x1b[2J\\u202e'\".py D\\rE" in text
+
+
+# ---- groups
+
+
+def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
+    from stoker.stage.group import groups_of
+
+    name = "n" * 54 + f"{os.getpid():010}"  # the longest that there may be
+    with stoker.DataLoader(Numbers(40), batch_size=4, group=name) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        next(iterator)
+        facts = only().facts
+        assert facts.group == name
+        (group,) = groups_of(loaders().values()).values()
+        (member,) = group.members
+        assert (group.name, group.stream, member.number) == (name, facts.stream, facts.member)
+        assert (member.pid, member.step, member.behind, member.is_reading, member.workers) == (os.getpid(), 2, 0, True, ())
+        assert group.prepared >= 2
+        assert group.last is None
+        stats = loader.stats().group
+        assert stats is not None
+        assert (stats.prepared, stats.budget_bytes) == (group.prepared, group.budget_bytes)
+        seen = list(loaders().values())
+    assert not groups_of(seen)  # it has gone
+    for odd in ("..", "/etc", "a/b", ""):
+        assert not groups_of([replace(one, facts=replace(one.facts, group=odd)) for one in seen])
+
+
+def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
+    from stoker.stage.group import _glance
+    from stoker.stage.room import Room
+    from stoker.stage.slots import Slots
+    from stoker.stage.table import Table
+
+    Table.create(tmp_path / "table", Slots(Room(1000)).values())
+    table = Table(tmp_path / "table", Slots.of)
+    is_over = False
+
+    def write() -> None:
+        while not is_over:
+            with table.change() as slots:
+                number = slots.prepared + 1
+                slots.prepared = slots.repeated = slots.taken_over = slots.passed_by = number
+                slots.room.capacities = [number] * (number % 1000)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    descriptor = os.open(tmp_path / "table", os.O_RDONLY)
+    try:
+        counts = []
+        while len(set(counts)) < 100:
+            slots = _glance(descriptor)
+            if slots is not None:
+                assert slots.prepared == slots.repeated == slots.taken_over == slots.passed_by
+                assert slots.room.capacities == [slots.prepared] * (slots.prepared % 1000)
+                counts.append(slots.prepared)
+        assert counts == sorted(counts)
+    finally:
+        is_over = True
+        writer.join()
+        os.close(descriptor)
+        table.close()
+
+
+def group_row(*others: Member, name: str = "search-7", **own: Any) -> Row:
+    """A loader that has waited for `waiting_s`, and is the first of its group."""
+    waiting_s, changes = own.pop("waiting_s", 0.0), own.pop("seen", {})
+    base = Member(0, os.getpid(), "train.py", (7,), 1, 9, 0, True, False, (), None)
+    group = Group(name, "ab12", (replace(base, **own), *others), 1234, 5, 6, 0, 1_500_000, 0, 2_000_000_000, 0)
+    facts = replace(FACTS, group=name, stream="ab12", member=0)
+    asked_at = 300.0 - waiting_s if waiting_s else 199.0
+    seen = seen_at(299.9 - waiting_s, 1000, facts=facts, asked_at=asked_at, **changes)
+    return Watch(lambda: {"a": seen}, lambda: 300.0, lambda _: {facts.key: group}).rows()[0]
+
+
+LATE = Member(1, 1 << 22, "late\x1b.py", (8,), 1, 2, 7, True, False, (), None)
+FOR_ROOM, FOR_BATCH = Waits("room", 1, 1 << 22), Waits("prepared", 1, 8)
+
+
+@pytest.mark.parametrize(
+    ("late", "own", "hint"),
+    [
+        (
+            {},
+            {"waiting_s": 1.0, "waits": FOR_ROOM},
+            "waiting 1 s for {}, which is 7 batches behind in the group search-7 (dead)",
+        ),
+        (
+            {"is_reading": False},
+            {"waiting_s": 5.0, "waits": FOR_ROOM},
+            "waiting 5 s for {}, which is 7 batches behind in the group search-7 and is not",
+        ),
+        (
+            {"stopped": (1 << 22,)},
+            {},
+            "{} is stopped by a signal or a debugger (`kill -CONT 4194304`), 7 batches behind in",
+        ),
+        (
+            {"stopped": (8,)},
+            {"waiting_s": 5.0, "waits": FOR_BATCH},
+            "waiting 5 s: worker pid 8 of {}, in the group search-7, is stopped",
+        ),
+        ({"stopped": (1 << 22,), "is_passed": True}, {}, ""),
+        (
+            {},
+            {"stopped": (os.getpid(),)},
+            f"stopped by a signal or a debugger (`kill -CONT {os.getpid()}`); another in the",
+        ),
+        ({}, {"waiting_s": 1.0, "waits": FOR_BATCH}, ""),
+        (
+            {},
+            {"waiting_s": 5.0, "waits": FOR_BATCH},
+            "waiting 5 s for {}, which prepares it in the group search-7: worker pid 8",
+        ),
+        ({}, {"waiting_s": 5.0, "waits": Waits("prepared", 0, 7)}, "waiting 5 s for worker pid 7 ("),
+        ({}, {"waiting_s": 5.0, "waits": Waits("prepared", None, 0)}, "waiting 5 s for one of the 2 workers of the group"),
+        (
+            {},
+            {"waiting_s": 5.0, "waits": Waits("nobody", None, 0)},
+            "waiting 5 s for workers, of which the group search-7 has",
+        ),
+        ({}, {"waiting_s": 5.0}, "waiting 5 s for others, in the group search-7"),
+        (
+            {},
+            {"waits": FOR_ROOM, "seen": {"wait_s": 50.0}},
+            "waits for {}, which is 7 batches behind in the group search-7",
+        ),
+        ({}, {"seen": {"wait_s": 50.0, "prep_s": 399.0}}, "prep-bound: the 2 workers of the group search-7 are busy 100 %"),
+        ({}, {}, ""),
+    ],
+)
+def test_hints_in_a_group(late: dict[str, Any], own: dict[str, Any], hint: str) -> None:
+    row = group_row(replace(LATE, **late), **own)
+    assert row.hint.startswith(hint.format(f"late\x1b.py (pid {1 << 22})"))
+    assert hint or not row.hint
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 250])
+def test_groups_fit_the_terminal(width: int) -> None:
+    rows = [group_row(LATE, waiting_s=5.0, waits=FOR_ROOM, name=name) for name in ("search-7", "n" * 64)]
+    for height in (None, 5, 12):
+        lines = table(rows, Style(width, height))
+        assert all(clip(line, width) == line for line in lines)
+        assert height is None or len(lines) <= height
+        assert "\x1b" not in "".join(lines)
+    if width >= 80:
+        text = "\n".join(table(rows[:1], Style(width)))
+        assert re.search(r"GROUP +MEMBERS +WORKERS +PREPARED +REPEATED +TAKEN OVER +STAGING\n", text)
+        assert re.search(r"\nsearch-7 +2 +2 +1,234 +5 +6 +1.5M/2G\n", text)
+        assert "last is late\\x1b.py (pid 4194304), 7 batches behind" in text
 
 
 # ---- numbers for loggers

@@ -5,6 +5,7 @@ StokerError
   ResourceError (RuntimeError)    this host has too little of something: the message says what to change
   SourceError (OSError)           a sample cannot be read: the message names it
     SampleNotFound (LookupError)  and trying again would not help
+  MemberLost (RuntimeError)       a job and its group have lost each other: the message says why
   CheckpointError (RuntimeError)  a checkpoint cannot be written, read or used here: the message says which and why
   CommandError                    a command cannot do what was asked: one line on stderr, exit code 1
 
@@ -30,6 +31,10 @@ class SourceError(StokerError, OSError):
 
 class SampleNotFound(SourceError, LookupError):  # noqa: N818
     """It is not there, or is not ours to read."""
+
+
+class MemberLost(StokerError, RuntimeError):  # noqa: N818
+    """A job is no longer in its group."""
 
 
 class CheckpointError(StokerError, RuntimeError):

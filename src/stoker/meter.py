@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 now = time.monotonic
 """Seconds on a clock that all processes of a host share."""
@@ -43,7 +44,7 @@ class LoaderStats:
     """Workers of the latest epoch."""
     cache_faults: int = 0
     """How often the cache could not do what it should; the bytes came from storage then."""
-    group: None = None
+    group: Any = None
     """The group that batches are shared with, if any."""
 
 
@@ -122,6 +123,7 @@ class Meter:
         self.fetch_s = 0.0
         self.began_at = 0.0  # when the loader was first iterated
         self.has_warned = False
+        self.group = ""  # that it reads in
 
     def add(self, counts: Counts) -> None:
         """What was counted in a worker since it last told."""

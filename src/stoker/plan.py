@@ -9,6 +9,8 @@ prefetch = 4               # batches ahead for each worker
 capacity_bytes = 8000000000
 policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
+[share]
+group = "search-7"         # prepare batches once for all jobs of this name
 [checkpoint]
 overhead = 0.03
 """
@@ -27,6 +29,7 @@ CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
 _KEYS: dict[str, dict[str, tuple[str, type]]] = {
     "loader": {"workers": ("workers", str), "num_workers": ("num_workers", int), "prefetch": ("prefetch_factor", int)},
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
+    "share": {"group": ("group", str)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -41,6 +44,7 @@ class Plan:
     cache_bytes: int | None = None
     cache_policy: str | None = None
     cache_dir: str | None = None
+    group: str | None = None
     overhead: float | None = None
 
     @classmethod

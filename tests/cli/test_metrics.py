@@ -14,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.cli.loading import Training
+from tests.cli.loading import Together, Training
 
 from stoker.cli import main
 from stoker.live.exposition import expose
+from stoker.live.groups import Group, Member
 from stoker.live.record import Facts, Seen
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "stoker.json"
@@ -78,8 +79,37 @@ def test_two_loaders_of_a_process_and_odd_names() -> None:
     assert parse(expose([], 0.0, 0.0, "0.1"))["stoker_loaders", ""] == 0
 
 
+def in_group() -> tuple[Seen, dict[tuple[str, str], Group]]:
+    members = tuple(
+        Member(number, 42 + number, "train.py", (50,), 1, 9 - number, number, True, False, (), None) for number in range(2)
+    )
+    group = Group("search-7", "ab12", members, 30, 2, 1, 0, 1000, 2000, 4000, 0)
+    return seen(facts=replace(seen().facts, group="search-7", stream="ab12", member=1)), {("search-7", "ab12"): group}
+
+
+def test_groups_in_the_text() -> None:
+    one, groups = in_group()
+    values = parse(expose([seen(), one], 200.0, 1000.0, "0.1", groups))
+    labels = 'group="search-7",dataset="Pictures",stream="ab12"'
+    found = {name.removeprefix("stoker_group_"): value for (name, of), value in values.items() if of == labels}
+    assert found == {
+        "members": 2,
+        "workers": 2,
+        "prepared_batches_total": 30,
+        "repeated_batches_total": 2,
+        "taken_over_batches_total": 1,
+        "passed_by_total": 0,
+        "staging_bytes": 1000,
+        "staging_budget_bytes": 4000,
+        "lag_batches": 1,
+    }
+    of = 'script="train.py",dataset="Pictures",rank="",pid="42",loader="0",group="search-7"'
+    assert values["stoker_loader_group_lag_batches", of] == 1
+
+
 def test_the_dashboard_asks_for_what_there_is() -> None:
-    known = {name for name, _ in parse(expose([seen()], 200.0, 1000.0, "0.1"))}
+    one, groups = in_group()
+    known = {name for name, _ in parse(expose([seen(), one], 200.0, 1000.0, "0.1", groups))}
     dashboard = json.loads(DASHBOARD.read_text())
     asked = {name for panel in dashboard["panels"] for target in panel.get("targets", ())
              for name in re.findall(r"stoker_[a-z_]+", target["expr"])}  # fmt: skip
@@ -174,3 +204,29 @@ def test_an_endpoint_on_loopback(training: Training) -> None:
 def test_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", *words]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_real_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "own"
+    place.mkdir(mode=0o700)
+    monkeypatch.setenv("STOKER_TOP", str(place))
+    made = Together(place, f"test-metrics-{os.getpid()}", fast=("1", "0.01"), late=("0", "0.01"), doomed=("0", "0.01"))
+
+    def look() -> dict[str, float]:
+        assert main(["metrics"]) == 0
+        found = parse(capsys.readouterr().out)
+        return {name: value for (name, labels), value in found.items() if name.startswith("stoker_group_")}
+
+    try:
+        made.begin()
+        before = look()
+        assert (before["stoker_group_members"], before["stoker_group_workers"]) == (3, 1)
+        os.kill(made["late"].pid, signal.SIGSTOP)
+        os.kill(made["doomed"].pid, signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while (after := look())["stoker_group_lag_batches"] < 5 or after["stoker_group_members"] > 2:
+            assert time.monotonic() < deadline
+        assert after["stoker_group_prepared_batches_total"] > before["stoker_group_prepared_batches_total"] > 0
+        assert 0 < after["stoker_group_staging_bytes"] <= after["stoker_group_staging_budget_bytes"]
+    finally:
+        made.kill()

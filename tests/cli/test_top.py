@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.cli.loading import SCRIPT, Training
+from tests.cli.loading import SCRIPT, Together, Training
 
 from stoker.cli import main
 
@@ -193,6 +193,95 @@ def test_a_killed_one_is_gone_within_two_seconds(three: dict[str, Training], ter
     os.kill(three["doomed"].pid, signal.SIGKILL)  # not waited for: a zombie
     assert terminal.until(lambda lines: not shows("odd")(lines)) < 2
     assert shows("2 loaders", "loading.py")(terminal.screen())
+
+
+# ---- a group
+
+
+@pytest.fixture
+def together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Together]:
+    """Three in a group: one with two workers, one with one, and one with none."""
+    place = tmp_path / "own"
+    place.mkdir(mode=0o700)
+    monkeypatch.setenv("STOKER_TOP", str(place))
+    made = Together(place, f"test-top-{os.getpid()}", fast=("2", "0.02"), other=("1", "0.02"), late=("0", "0.02"))
+    try:
+        made.begin()
+        yield made
+    finally:
+        made.kill()
+
+
+def test_a_group_of_three_one_stopped_one_killed(
+    together: Together, terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, late = together.group, together["late"].pid
+    terminal.until(shows("3 loaders, 1 group", "MEMBERS", f"{name}  "))
+    rows = document(capsys)
+    group = rows[late]["group"]
+    assert {row["group"]["stream"] for row in rows.values()} == {group["stream"]}
+    assert (group["name"], len(group["members"]), group["workers"]) == (name, 3, 3)
+    assert {member["pid"] for member in group["members"]} == set(rows)
+    assert 0 < group["staging_bytes"] <= group["budget_bytes"]
+    assert group["prepared"] > 0
+    assert (group["repeated"], group["taken_over"], rows[late]["workers"]) == (0, 0, 0)
+
+    os.kill(late, signal.SIGSTOP)
+    named = rf"late.py \(pid {late}\), which is [1-9]\d* batches behind in"
+    hinted = lambda lines: len(re.findall(named, " ".join(lines))) == 2  # noqa: E731
+    took_s = terminal.until(lambda lines: " ".join(lines).count(f"late.py (pid {late})") >= 2)
+    assert took_s < 2
+    terminal.until(hinted)
+    assert shows(f"last is late.py (pid {late}), ", "stopped by a signal", f"`kill -CONT {late}`")(terminal.screen())
+    rows = document(capsys)
+    fast = rows[together["fast"].pid]
+    assert fast["group"]["waits_for"] == {"kind": "room", "member": rows[late]["group"]["member"], "pid": late}
+    assert fast["group"]["last"]["pid"] == late
+    assert fast["group"]["last"]["behind"] == rows[late]["group"]["behind"] > 0
+    assert "stopped by a signal or a debugger" in rows[late]["hint"]
+
+    os.kill(together["other"].pid, signal.SIGKILL)  # not waited for: a zombie
+    assert terminal.until(shows("2 loaders")) < 2
+    assert not shows("other.py")(terminal.screen())
+    members = document(capsys)[late]["group"]["members"]
+    assert {member["pid"] for member in members} == {late, together["fast"].pid}
+
+    os.kill(late, signal.SIGCONT)
+    terminal.until(lambda lines: not shows("stopped")(lines))
+
+
+def test_a_slow_one_is_named(together: Together, terminal: Terminal) -> None:
+    slow = together["other"]
+    terminal.until(shows("3 loaders, 1 group"))
+    began = time.monotonic()
+    while not shows(f"for other.py (pid {slow.pid}), which is")(terminal.screen()):  # it crawls
+        os.kill(slow.pid, signal.SIGSTOP)
+        terminal.read()
+        time.sleep(0.1)
+        os.kill(slow.pid, signal.SIGCONT)
+        time.sleep(0.01)
+        assert time.monotonic() - began < 10
+    terminal.resize(80)
+    terminal.until(lambda lines: max(map(len, lines)) <= 80)
+    assert shows("LOADER", "GROUP", "MEMBERS")(terminal.screen())
+
+
+def test_a_lock_that_is_held_keeps_nobody_from_looking(together: Together, capsys: pytest.CaptureFixture[str]) -> None:
+    (path,) = Path(f"/dev/shm/stoker-{os.getuid()}/groups/{together.group}").glob("*/table")
+    with path.open("rb+") as table:
+        fcntl.flock(table, fcntl.LOCK_EX)
+        deadline = time.monotonic() + 10
+        while True:
+            began = time.monotonic()
+            row = document(capsys)[together["fast"].pid]
+            assert time.monotonic() - began < 2
+            if row["is_stalled"]:
+                break
+            assert time.monotonic() < deadline
+        assert len(row["group"]["members"]) == 3
+        assert row["group"]["locked_by"] == os.getpid()
+        assert row["hint"].startswith("waiting ")
+        fcntl.flock(table, fcntl.LOCK_UN)
 
 
 def test_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

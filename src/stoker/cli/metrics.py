@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import stoker
+from stoker.cli.top import look_at_groups
 from stoker.errors import CommandError
 from stoker.live import folder
 from stoker.live.exposition import CONTENT_TYPE, expose
@@ -61,7 +62,8 @@ def _text() -> str:
         seen = folder.loaders()
     except OSError as error:
         raise CommandError(f"cannot look at what loaders have published: {error}") from error
-    return expose(seen.values(), time.monotonic(), time.time(), stoker.__version__)
+    groups = look_at_groups(seen.values())
+    return expose(seen.values(), time.monotonic(), time.time(), stoker.__version__, groups)
 
 
 def _write(path: Path) -> None:

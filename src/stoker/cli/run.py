@@ -11,6 +11,7 @@ from dataclasses import replace
 from stoker.errors import ConfigError
 from stoker.plan import Plan
 from stoker.run.script import execute
+from stoker.stage.group import check_name
 from stoker.units import parse_bytes
 
 
@@ -23,6 +24,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="keep files that the script's datasets read in memory, up to so much (8GB, 512MiB) for each dataset; all "
         "processes and jobs of this host share it",
+    )
+    parser.add_argument(
+        "--group",
+        metavar="NAME",
+        help="prepare every batch once for all jobs of this name on this host (a hyper-parameter search, say); they must "
+        "have the same data, batch size and transforms",
     )
     parser.add_argument(
         "--checkpoint",
@@ -42,6 +49,8 @@ def run(options: argparse.Namespace) -> int:
         plan = replace(plan, workers=options.workers)
     if options.cache is not None:
         plan = replace(plan, cache_bytes=parse_bytes(options.cache, "--cache"))
+    if options.group is not None:
+        plan = replace(plan, group=check_name(options.group))
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
     execute(options.script, {"plan": plan.values(), "checkpoint": options.checkpoint, "every": options.checkpoint_every})

@@ -2,7 +2,8 @@
 
 q or Ctrl-C ends it. WAITING is the share of its time that a training loop waits for data; FETCH/PREP is how the time of
 the workers is divided between reading and preparing; WORKERS are processes (p) or threads (t); LAST is how long ago the
-loop got a batch. In a pipe the table is printed once. Loaders with STOKER_TOP=0 in their environment are not seen.
+loop got a batch. The groups that loaders are in stand below them: STAGING is the memory that holds batches, and how much
+it may be. In a pipe the table is printed once. Loaders with STOKER_TOP=0 in their environment are not seen.
 """
 
 import argparse
@@ -12,13 +13,17 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from stoker.errors import CommandError
 from stoker.live import folder
+from stoker.live.groups import Group, Key
+from stoker.live.record import Seen
+from stoker.live.row import Row
 from stoker.live.table import Style, clip, table
-from stoker.live.watch import Row, Watch
+from stoker.live.watch import Watch
 
 _EVERY_S = 1.0
 _LOOK_S = 0.5
@@ -32,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show the table."""
-    watch = Watch(_look, time.monotonic)
+    watch = Watch(_look, time.monotonic, look_at_groups)
     is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     if options.json or options.once or not is_live:
         rows = watch.rows()
@@ -61,6 +66,8 @@ def _live(watch: Watch) -> None:
             rows = watch.rows()
             count = sum(row.is_stalled for row in rows)
             loaders = f"{len(rows)} loader{'' if len(rows) == 1 else 's'}" + (f", {count} stalled" if count else "")
+            groups = len({row.seen.facts.key for row in rows if row.group is not None})
+            loaders += f", {groups} group{'' if groups == 1 else 's'}" if groups else ""
             title = f"stoker top   {time.strftime('%H:%M:%S')}   {loaders}   (q to leave)"
             screen.draw([clip(title, width), "", *table(rows, _style(width, height - 2))])
 
@@ -70,6 +77,15 @@ def _look() -> dict[str, Any]:
         return dict(folder.loaders())
     except OSError as error:
         raise CommandError(f"cannot look at what loaders have published: {error}") from error
+
+
+def look_at_groups(loaders: Iterable[Seen]) -> dict[Key, Group]:
+    """The groups that loaders are in."""
+    if not any(one.facts.group for one in loaders):
+        return {}
+    from stoker.stage.group import groups_of
+
+    return groups_of(loaders)
 
 
 def _style(width: int, height: int | None) -> Style:
@@ -99,4 +115,26 @@ def document(row: Row) -> dict[str, Any]:
         "state": row.state,
         "is_stalled": row.is_stalled,
         "hint": row.hint,
+        "group": _group(row),
+    }
+
+
+def _group(row: Row) -> dict[str, Any] | None:
+    """The group of a loader, in JSON's terms; of one that cannot be looked at, the name."""
+    facts, group = row.seen.facts, row.group
+    if not facts.group:
+        return None
+    named = {"name": facts.group, "stream": facts.stream, "member": facts.member}
+    if group is None:
+        return {**named, "members": None}
+    own, last = row.member, group.last
+    return {
+        **named,
+        **{name: value for name, value in asdict(group).items() if name not in named},
+        "workers": group.workers,
+        "last": None
+        if last is None
+        else {"member": last.number, "pid": last.pid, "script": last.script, "behind": last.behind},
+        "behind": None if own is None else own.behind,
+        "waits_for": None if own is None or own.waits is None or not row.waiting_s else asdict(own.waits),
     }

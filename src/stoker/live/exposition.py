@@ -1,11 +1,13 @@
 """Loaders in the text format of Prometheus. Pure.
 
 Counters are given as they are, for Prometheus to take rates of; times are given as moments, so that an old file is seen to
-be old. The labels of a loader are its script, dataset, rank, pid, and its number within its process.
+be old. The labels of a loader are its script, dataset, rank, pid, and its number within its process; those of a group are
+its name, dataset, and what tells it apart from others of that name.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from stoker.live.groups import Group, Key
 from stoker.live.record import Seen
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,8 +45,32 @@ _GAUGES: tuple[tuple[str, str, Callable[[Seen, float, float], float | None]], ..
 )
 
 
-def expose(loaders: Iterable[Seen], at: float, wall: float, version: str) -> str:
-    """All loaders; `at` is now on the monotonic clock, `wall` is now as Unix time."""
+_GROUPS: tuple[tuple[str, str, str, Callable[[Group], float]], ...] = (
+    ("members", "gauge", "Loaders in the group.", lambda group: len(group.members)),
+    ("workers", "gauge", "Workers of all of them.", lambda group: group.workers),
+    (
+        "prepared_batches_total",
+        "counter",
+        "Batches prepared by anybody since the group was opened.",
+        lambda group: group.prepared,
+    ),
+    ("repeated_batches_total", "counter", "Of those, how many had been prepared before.", lambda group: group.repeated),
+    ("taken_over_batches_total", "counter", "Batches whose first preparer left or died.", lambda group: group.taken_over),
+    ("passed_by_total", "counter", "How often a member was not waited for any more.", lambda group: group.passed_by),
+    ("staging_bytes", "gauge", "Memory that holds batches now.", lambda group: group.staging_bytes),
+    ("staging_budget_bytes", "gauge", "The most that it may be.", lambda group: group.budget_bytes),
+    (
+        "lag_batches",
+        "gauge",
+        "How far the last member is behind the first.",
+        lambda group: group.last.behind if group.last else 0,
+    ),
+)
+
+
+def expose(loaders: Iterable[Seen], at: float, wall: float, version: str, groups: Mapping[Key, Group] | None = None) -> str:
+    """All loaders and their groups; `at` is now on the monotonic clock, `wall` is now as Unix time."""
+    groups = groups or {}
     seen = sorted(loaders, key=lambda one: (one.facts.script, one.facts.pid, one.facts.number))
     lines = _family("stoker_build_info", "gauge", "Version of stoker.", [(_labels({"version": version}), 1)])
     lines += _family("stoker_loaders", "gauge", "Loaders of this user that live on this host.", [("", len(seen))])
@@ -53,6 +79,14 @@ def expose(loaders: Iterable[Seen], at: float, wall: float, version: str) -> str
     for name, text, gauge in _GAUGES:
         values = [(_of(one), value) for one in seen if (value := gauge(one, at, wall)) is not None]
         lines += _family(f"stoker_loader_{name}", "gauge", text, values)
+    members = [(one, group.member(one.facts.member)) for one in seen if (group := groups.get(one.facts.key)) is not None]
+    behind = [(_of(one), member.behind) for one, member in members if member is not None]
+    text = "How many batches the loader is behind the first of its group."
+    lines += _family("stoker_loader_group_lag_batches", "gauge", text, behind)
+    datasets = {one.facts.key: one.facts.dataset for one in seen}
+    labels = {key: _labels({"group": key[0], "dataset": datasets[key], "stream": key[1]}) for key in groups}
+    for name, kind, text, of in _GROUPS:
+        lines += _family(f"stoker_group_{name}", kind, text, [(labels[key], of(group)) for key, group in groups.items()])
     return "\n".join(lines) + "\n"
 
 
@@ -63,9 +97,9 @@ def _family(name: str, kind: str, text: str, values: Sequence[tuple[str, float]]
 def _of(seen: Seen) -> str:
     facts = seen.facts
     rank = "" if facts.rank is None else str(facts.rank)
-    return _labels(
-        {"script": facts.script, "dataset": facts.dataset, "rank": rank, "pid": str(facts.pid), "loader": str(facts.number)}
-    )
+    labels = {"script": facts.script, "dataset": facts.dataset, "rank": rank}
+    labels |= {"pid": str(facts.pid), "loader": str(facts.number)}
+    return _labels(labels | ({"group": facts.group} if facts.group else {}))
 
 
 def _labels(labels: dict[str, str]) -> str:

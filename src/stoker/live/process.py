@@ -7,9 +7,10 @@ import os
 from dataclasses import dataclass
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_DEAD = "ZXx"
+_DEAD, _STOPPED = "ZXx", "Tt"
 _ON_SOCKETS = ("sk_wait", "wait_woken", "tcp_", "inet_", "unix_stream", "skb_wait")
 _ON_STORAGE = ("folio_wait", "wait_on_page", "io_schedule", "nfs", "fuse", "rpc_wait", "request_wait", "blk_")
+STOPPED = "stopped by a signal or a debugger"
 _BUSY = 0.3
 """From this share of a core on, a process computes."""
 _READS_BYTES_PER_S = 100_000
@@ -29,6 +30,11 @@ class Process:
     """Bytes that it has read so far, from anything; 0 where that may not be known."""
     sleeps_in: str
     """The kernel's function that its main thread sleeps in, if that may be known."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal or a debugger has stopped it."""
+        return self.state in _STOPPED
 
 
 def find(pid: int, *, closely: bool = False) -> Process | None:
@@ -70,7 +76,9 @@ def _sleeps_in(pid: int) -> str:
 def is_alive(pid: int, started: int) -> bool:
     """Whether the process that was meant still runs."""
     found = find(pid)
-    return found is not None and found.started == started and found.state not in _DEAD
+    if found is None:
+        return os.path.exists(f"/proc/{pid}")  # it cannot be looked at now: too many files are open, perhaps
+    return found.started == started and found.state not in _DEAD
 
 
 def namespace() -> int:
@@ -85,8 +93,8 @@ def doing(before: Process | None, after: Process | None, seconds: float) -> str:
     """What a process is busy with between two moments, in words that begin with prep, fetch, or what else it is."""
     if after is None or after.state in _DEAD:
         return "dead"
-    if after.state in "Tt":
-        return "stopped by a signal or a debugger"
+    if after.is_stopped:
+        return STOPPED
     if after.state == "D":
         return "fetch: waits for storage"
     if before is not None and before.started == after.started and seconds > 0:

@@ -1,7 +1,7 @@
 """One loader's numbers in a small file that others may read: how they lie in it, how they are written, how they are read.
 
        0  who publishes this; it never changes
-     512  single numbers of eight bytes, each written at once
+     768  single numbers of eight bytes, each written at once
     1024  the counters, in two places
 
 Counters are written to the two places in turn, and then the number of the write is stored, whose last bit says which place
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 SIZE = 2048
-_MAGIC = b"stoker 1"
-_FACTS = struct.Struct("<8sqqQqqd16s256s128s")
-_WORDS_AT = 512
+_MAGIC = b"stoker 2"
+_FACTS = struct.Struct("<8sqqQqqdq16s256s128s64s32s")
+_WORDS_AT = 768
 _WORDS = struct.Struct("<QdQQ")  # number of the latest write, asked at, who is late, batches in an epoch
 _PLACES_AT = (1024, 1536)
 _COUNTERS = struct.Struct("<QQQdddQQQQQqqQdQQ")
@@ -75,6 +75,17 @@ class Facts:
     """"processes" or "threads"."""
     script: str
     dataset: str
+    group: str = ""
+    """The name of the group that it is in, if any."""
+    stream: str = ""
+    """Tells those of one name apart."""
+    member: int = -1
+    """Which of the group it is."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The group, among all."""
+        return self.group, self.stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +217,9 @@ os.register_at_fork(after_in_child=_forget_all)
 def facts_bytes(facts: Facts) -> bytes:
     """The beginning of a record. Text that is too long keeps its end."""
     rank = -1 if facts.rank is None else facts.rank
-    numbers = facts.pid, facts.started, facts.namespace, rank, facts.number, facts.made_at
+    numbers = facts.pid, facts.started, facts.namespace, rank, facts.number, facts.made_at, facts.member
     texts = _text(facts.kind, 16), _text(facts.script, 256), _text(facts.dataset, 128)
-    return _FACTS.pack(_MAGIC, *numbers, *texts)
+    return _FACTS.pack(_MAGIC, *numbers, *texts, _text(facts.group, 64), _text(facts.stream, 32))
 
 
 def _text(text: str, most: int) -> bytes:
@@ -223,9 +234,10 @@ def read_facts(read: Read) -> Facts:
     head = read(_FACTS.size, 0)
     if len(head) != _FACTS.size or not head.startswith(_MAGIC):
         raise ValueError("not a record of this version")
-    _, pid, started, namespace, rank, number, made_at, *texts = _FACTS.unpack(head)
-    kind, script, dataset = (text.rstrip(b"\0").decode("utf-8", "replace") for text in texts)
-    return Facts(pid, started, namespace, None if rank < 0 else rank, number, made_at, kind, script, dataset)
+    _, pid, started, namespace, rank, number, made_at, member, *texts = _FACTS.unpack(head)
+    kind, script, dataset, group, stream = (text.rstrip(b"\0").decode("utf-8", "replace") for text in texts)
+    whose = pid, started, namespace, None if rank < 0 else rank, number, made_at
+    return Facts(*whose, kind, script, dataset, group, stream, member)
 
 
 def read_record(read: Read, facts: Facts) -> Seen | None:

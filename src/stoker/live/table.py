@@ -9,14 +9,18 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stoker.live.watch import Row
+from stoker.live.groups import Group
+from stoker.live.hints import behind
+from stoker.live.process import STOPPED
+from stoker.live.row import Row
 
 NOBODY = "no loaders: they are shown once iterated, in scripts that run under `stoker run` or use stoker.DataLoader"
 _HINT_LINES = 2
-_LEAST_NAME, _MOST_NAME = 14, 36
+_LEAST_NAME, _MOST_NAME, _MOST_GROUP = 14, 36, 20
 _LEAST_SPARKS, _MOST_SPARKS = 8, 60
 _SPARKS = "▁▂▃▄▅▆▇█"
 _PLAIN_SPARKS = "_.-=+*%#"
+_UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +57,30 @@ _COLUMNS = (
 
 
 def table(rows: Sequence[Row], style: Style) -> list[str]:
-    """The lines. A hint stands below its row; if not all fit, those that are stalled come first."""
+    """The lines. A hint stands below its row; if not all fit, those that are stalled come first. Groups stand below all."""
     if not rows:
         return [clip(NOBODY, style.width)]
+    below = _groups(rows, style)
+    if style.height is None:
+        return [*_loaders(rows, style, None), *below]
+    below = below[: style.height // 2]  # if there is no room for all, some of both
+    return [*_loaders(rows, style, style.height - len(below)), *below]
+
+
+def _loaders(rows: Sequence[Row], style: Style, height: int | None) -> list[str]:
     cells = [_cells(row) for row in rows]
-    unknown = {column.title for column in _COLUMNS if all(one[column.title] == "-" for one in cells)}
-    layout = _lay_out(style.width, unknown)
+    columns: tuple[_Column, ...] = _COLUMNS
+    if any(row.seen.facts.group for row in rows):
+        columns = (_Column("GROUP", min(_MOST_GROUP, max(5, *(len(row.seen.facts.group) for row in rows))), 1), *_COLUMNS)
+    unknown = {column.title for column in columns if all(one[column.title] == "-" for one in cells)}
+    layout = _lay_out(columns, style.width, unknown, max(_places_of(_name(row)) for row in rows))
     titles = [fit("LOADER", layout.name_width), *(column.title.rjust(column.width) for column in layout.columns)]
     head = clip("  ".join(titles), style.width)
     blocks = [_block(row, layout, style) for row in rows]
     left = 0
-    if style.height is not None and 1 + sum(map(len, blocks)) > style.height:
+    if height is not None and 1 + sum(map(len, blocks)) > height:
         order = sorted(range(len(rows)), key=lambda number: (not rows[number].is_stalled, number))
-        room, kept = style.height - 2, set()
+        room, kept = height - 2, set()
         for number in order:
             if len(blocks[number]) <= room:
                 room -= len(blocks[number])
@@ -85,11 +100,15 @@ class _Layout:
     spark_width: int
 
 
-def _lay_out(width: int, unknown: set[str]) -> _Layout:
-    """What fits; columns of which nothing is known go first."""
-    columns = list(_COLUMNS)
+def _lay_out(known: Sequence[_Column], width: int, unknown: set[str], longest: int) -> _Layout:
+    """What fits; columns of which nothing is known go first, also to make room for names."""
+    columns = list(known)
     while columns and sum(column.width + 2 for column in columns) + _LEAST_NAME + _LEAST_SPARKS + 2 > width:
         columns.remove(max(columns, key=lambda column: (column.title in unknown, column.rank)))
+    least = min(longest, _MOST_NAME)
+    for column in [column for column in columns if column.title in unknown]:
+        if sum(one.width + 2 for one in columns) + least + _LEAST_SPARKS + 2 > width:
+            columns.remove(column)
     room = width - sum(column.width + 2 for column in columns)
     spark_width = min(_MOST_SPARKS, max(_LEAST_SPARKS, room - _MOST_NAME - 2))
     return _Layout(columns, max(1, min(room - spark_width - 2, _MOST_NAME)), spark_width)
@@ -116,6 +135,62 @@ def _block(row: Row, layout: _Layout, style: Style) -> list[str]:
     return lines
 
 
+_GROUP_COLUMNS = (
+    _Column("MEMBERS", 7, 0),
+    _Column("WORKERS", 7, 1),
+    _Column("PREPARED", 9, 0),
+    _Column("REPEATED", 8, 3),
+    _Column("TAKEN OVER", 10, 2),
+    _Column("STAGING", 11, 0),
+)
+
+
+def _groups(rows: Sequence[Row], style: Style) -> list[str]:
+    """The groups that these are in: a line for each, and one on who is last."""
+    found = {row.seen.facts.key: (row.group, row.seen.facts.dataset) for row in rows if row.group is not None}
+    if not found:
+        return []
+    names = [group.name for group, _ in found.values()]
+    known = [
+        (group, f"{group.name} {dataset}" if names.count(group.name) > 1 else group.name, _group_cells(group))
+        for group, dataset in found.values()
+    ]
+    nothing = {column.title for column in _GROUP_COLUMNS if all(cells[column.title] == "0" for _, _, cells in known)}
+    columns = list(_GROUP_COLUMNS)
+    wanted = min(_MOST_NAME, max(_places_of(name) for _, name, _ in known))
+    while columns and sum(column.width + 2 for column in columns) + wanted > style.width:
+        columns.remove(max(columns, key=lambda column: (column.title in nothing, column.rank)))
+    width = max(1, min(_MOST_NAME, style.width - sum(column.width + 2 for column in columns)))
+    titles = [fit("GROUP", width), *(column.title.rjust(column.width) for column in columns)]
+    lines = ["", _paint(clip("  ".join(titles), style.width), "1", style)]
+    for group, name, cells in known:
+        parts = [fit(name, width), *(cells[column.title].rjust(column.width) for column in columns)]
+        lines.append(clip("  ".join(parts), style.width))
+        last = group.last
+        if last is not None:
+            how = f"last is {last.name}, {behind(last)}" + (f", {STOPPED}" if last.pid in last.stopped else "")
+            wrapped = textwrap.wrap(printable(how), max(10, style.width - 2), max_lines=_HINT_LINES, placeholder=" ~")
+            lines += [clip("  " + text, style.width) for text in wrapped]
+    return lines
+
+
+def _group_cells(group: Group) -> dict[str, str]:
+    return {
+        "MEMBERS": str(len(group.members)),
+        "WORKERS": str(group.workers),
+        "PREPARED": number(group.prepared),
+        "REPEATED": number(group.repeated),
+        "TAKEN OVER": number(group.taken_over),
+        "STAGING": f"{size(group.staging_bytes)}/{size(group.budget_bytes)}",
+    }
+
+
+def size(count: int) -> str:
+    """Bytes, in at most five places."""
+    unit, name = next((one for one in _UNITS if count >= one[0]), (1, ""))
+    return f"{count / unit:.3g}{name}" if count < 1000 * unit else f"{count / unit:.0f}{name}"
+
+
 def _name(row: Row) -> str:
     facts = row.seen.facts
     script = facts.script if facts.script.startswith("-") else os.path.basename(facts.script)
@@ -129,6 +204,7 @@ def _cells(row: Row) -> dict[str, str]:
         epoch += f" ({percent(min(1.0, seen.epoch_batches / seen.epoch_length))})"
     kind = {"processes": "p", "threads": "t"}.get(seen.facts.kind, "")
     return {
+        "GROUP": clip(printable(seen.facts.group), _MOST_GROUP) or "-",
         "RANK": "-" if seen.facts.rank is None else str(seen.facts.rank),
         "PID": str(seen.facts.pid),
         "SAMPLES/S": number(row.samples_per_s),
@@ -177,9 +253,13 @@ def _places(sign: str) -> int:
     return 0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1
 
 
+def _places_of(text: str) -> int:
+    return sum(map(_places, text))
+
+
 def clip(text: str, width: int) -> str:
     """Text of at most so many places."""
-    if sum(map(_places, text)) <= width:
+    if _places_of(text) <= width:
         return text
     kept, room = "", width - 1
     for sign in text:
@@ -193,7 +273,7 @@ def clip(text: str, width: int) -> str:
 def fit(text: str, width: int) -> str:
     """Text of exactly so many places, made harmless."""
     shown = clip(printable(text), width)
-    return shown + " " * (width - sum(map(_places, shown)))
+    return shown + " " * (width - _places_of(shown))
 
 
 def _paint(line: str, colour: str, style: Style) -> str:

@@ -6,13 +6,16 @@ a loop too slow for a look it is the average so far.
 """
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from stoker.live import process
+from stoker.live.groups import ROOM, Group, Key, Waits
+from stoker.live.hints import in_group, limit, stall
 from stoker.live.process import Process
 from stoker.live.record import Seen
+from stoker.live.row import Row
 
 WINDOW = 5
 """Looks that a rate is taken over."""
@@ -22,72 +25,86 @@ STALL_S = 2.5
 IDLE_S = 10.0
 """A loop that asks for nothing for so long, and for ten steps, is remarked on."""
 _OVERDUE_STEPS = 3
-_BOUND = 0.1
-_BUSY = 0.9
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A loader as people want to see it. Shares are from 0 to 1; None is unknown."""
-
-    seen: Seen
-    samples_per_s: float
-    batches_per_s: float
-    waiting: float
-    """Share of the loop's time that it waits inside the loader."""
-    fetch: float | None
-    """Share of the workers' time that goes into reading; the rest is preparing."""
-    hits: float | None
-    """Share of reads that come from the cache."""
-    busy: float | None
-    """Share of the time in which workers have something to do."""
-    age_s: float | None
-    """Seconds since the last batch."""
-    waiting_s: float
-    """Seconds that the loop has been waiting right now."""
-    state: str
-    """"waits", "trains", "between epochs", or "pauses" when another loader of its process has the turn."""
-    is_stalled: bool
-    hint: str
-    history: tuple[float, ...] = ()
-    """Samples per second, look by look."""
+LookAtGroups = Callable[[Iterable[Seen]], dict[Key, Group]]
 
 
 class Watch:
-    """Looks at all loaders, again and again."""
+    """Looks at all loaders, again and again, and at the groups that they are in."""
 
-    def __init__(self, look: Callable[[], dict[str, Seen]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, look: Callable[[], dict[str, Seen]], clock: Callable[[], float], look_at_groups: LookAtGroups = lambda _: {}
+    ) -> None:
         self._look = look
+        self._look_at_groups = look_at_groups
         self._clock = clock
         self._looks: dict[str, deque[tuple[float, Seen]]] = {}
         self._histories: dict[str, deque[float]] = {}
-        self._late: dict[int, tuple[float, Process | None]] = {}
+        self._slow: dict[str, deque[Waits | None]] = {}
+        self._doing = _Doing()
 
     def rows(self) -> list[Row]:
         """Look once more: all that live, by script, rank and number."""
         found = self._look()
+        groups = self._look_at_groups(found.values())
         at = self._clock()
         self._looks = {token: self._looks.get(token, deque(maxlen=WINDOW + 1)) for token in found}
         self._histories = {token: self._histories.get(token, deque(maxlen=HISTORY)) for token in found}
+        self._slow = {token: self._slow.get(token, deque(maxlen=WINDOW)) for token in found}
         turns: dict[int, float] = {}
         for seen in found.values():
             turns[seen.facts.pid] = max(turns.get(seen.facts.pid, 0.0), _moved_at(seen))
-        late, rows = {}, []
+        rows = {}
         for token, seen in found.items():
             looks, history = self._looks[token], self._histories[token]
             if looks:
                 history.append(measure(looks[-1], (at, seen)).samples_per_s)
             row = measure(looks[0] if looks else None, (at, seen), has_turn=_moved_at(seen) >= turns[seen.facts.pid])
             looks.append((at, seen))
-            if row.is_stalled and row.waiting_s:
-                pid = seen.late_pid or seen.facts.pid
-                before = self._late.get(pid)
-                late[pid] = at, process.find(pid, closely=True)
-                words = process.doing(before and before[1], late[pid][1], at - before[0] if before else 0.0)
-                row = replace(row, hint=_stall(row, words))
-            rows.append(replace(row, history=tuple(history)))
-        self._late = late
-        return sorted(rows, key=_order)
+            rows[token] = replace(row, history=tuple(history), group=groups.get(seen.facts.key))
+        self._doing.look(at)
+        busy = _busy(rows.values())
+        return sorted((self._explained(token, row, busy) for token, row in rows.items()), key=_order)
+
+    def _explained(self, token: str, row: Row, busy: dict[Key, float]) -> Row:
+        """With a hint on who is waited for, and what that process is doing."""
+        own = row.member
+        if own is not None:
+            self._slow[token].append(own.waits if own.waits is not None and own.waits.kind == ROOM else None)
+            slow = next((waits for waits in reversed(self._slow[token]) if waits is not None), None)
+            hint = in_group(replace(row, busy=busy.get(row.seen.facts.key)), own, slow, self._doing)
+            return replace(row, hint=hint, is_stalled=row.is_stalled or own.pid in own.stopped)
+        if row.is_stalled and row.waiting_s:
+            return replace(row, hint=stall(row, self._doing(row.seen.late_pid or row.seen.facts.pid)))
+        return row
+
+
+class _Doing:
+    """What processes are busy with, from one look to the next. Only those are looked up that somebody asks about."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._before: dict[int, tuple[float, Process | None]] = {}
+        self._now: dict[int, tuple[float, Process | None]] = {}
+
+    def look(self, at: float) -> None:
+        self._at, self._before, self._now = at, self._now, {}
+
+    def __call__(self, pid: int) -> str:
+        if pid not in self._now:
+            self._now[pid] = self._at, process.find(pid, closely=True)
+        since, before = self._before.get(pid, (self._at, None))
+        return process.doing(before, self._now[pid][1], self._at - since)
+
+
+def _busy(rows: Iterable[Row]) -> dict[Key, float]:
+    """The share of the time in which the workers of each group have something to do."""
+    found: dict[Key, float] = {}
+    for row in rows:
+        if row.group is not None and row.busy is not None:
+            busy = row.busy * max(1, row.seen.workers) / max(1, row.group.workers)
+            found[row.seen.facts.key] = min(1.0, found.get(row.seen.facts.key, 0.0) + busy)
+    return found
 
 
 def _order(row: Row) -> tuple[str, int, int, int]:
@@ -140,53 +157,14 @@ def measure(before: tuple[float, Seen] | None, after: tuple[float, Seen], *, has
         hint="",
     )
     if row.is_stalled:
-        return replace(row, hint=_stall(row, ""))
+        return replace(row, hint=stall(row, ""))
     is_idle = state == "trains" and age_s is not None and age_s >= max(IDLE_S, 10 * step_s)
     if is_idle:
         return replace(row, is_stalled=True, hint=f"the loop itself has taken no batch for {age_s:.0f} s: not the loader")
-    return replace(row, hint=_limit(row))
+    return replace(row, hint=limit(row))
 
 
 def _at_first(seen: Seen) -> Seen:
     """As it was when it had done nothing."""
     counts: dict[str, Any] = dict.fromkeys(("batches", "samples", "hits", "misses", "bytes_cache", "bytes_storage"), 0)
     return replace(seen, **counts, wait_s=0.0, prep_s=0.0, fetch_s=0.0, left_at=0.0, asked_at=0.0)
-
-
-def _stall(row: Row, words: str) -> str:
-    """Who is waited for."""
-    seen = row.seen
-    if not seen.workers:
-        who = f"its own process {seen.facts.pid}, which prepares the batches itself"
-    elif seen.facts.kind == "threads":
-        who = f"a worker thread of process {seen.facts.pid}"
-    elif seen.late_pid:
-        who = f"worker pid {seen.late_pid}"
-    else:
-        who = f"one of {seen.workers} workers"
-        words = ""
-    pid = seen.late_pid or seen.facts.pid
-    doing = f" ({words}; `py-spy dump --pid {pid}` shows where)" if words else ""
-    return f"waiting {row.waiting_s:.0f} s for {who}{doing}"
-
-
-def _limit(row: Row) -> str:
-    """What holds a loop up that waits for a good part of its time."""
-    seen = row.seen
-    words = []
-    if row.waiting >= _BOUND and row.state in ("waits", "trains") and row.batches_per_s:
-        if row.fetch is not None and row.fetch > 0.5:
-            words.append("fetch-bound: " + ("no cache" if row.hits is None else f"hits {_percent(row.hits)}"))
-        elif not seen.workers:
-            words.append("prep-bound: the loop prepares its batches itself (num_workers=0)")
-        elif row.busy is not None and row.busy >= _BUSY:
-            words.append(f"prep-bound: workers are busy {_percent(row.busy)} of the time")
-        elif row.busy is not None:
-            words.append(f"waits with workers {_percent(row.busy)} busy: single slow batches, or too many small ones")
-    if seen.faults:
-        words.append(f"the cache failed {seen.faults} times, and storage was read instead")
-    return "; ".join(words)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

@@ -125,6 +125,12 @@ class Outbox:
         assert self._current is not None
         return self._current.used
 
+    def content(self) -> Bytes:
+        """All that is given out of the claimed slot."""
+        slot = self._current
+        assert slot is not None and slot.lease is not None
+        return np.ndarray((slot.used,), np.uint8, slot.lease)
+
     def abandon(self) -> None:
         """Forget the claimed slot; it is free again."""
         if self._current is not None:

@@ -37,6 +37,8 @@ def _like(loader: DataLoader[Any], base: Any) -> DataLoader[Any]:
     """A loader like ours that gives what Accelerate's would."""
     if base.dataset is loader.dataset and base.batch_sampler is loader.batch_sampler:
         return loader
+    if loader.group is not None:
+        raise ConfigError("batches of a group are the same for all its members: Accelerate cannot shard them, too")
     names = set(inspect.signature(DataLoader.__init__).parameters) - _DECIDED_BY_ACCELERATE
     options: dict[str, Any] = {name: getattr(loader, name) for name in names}
     if isinstance(base.dataset, IterableDataset):

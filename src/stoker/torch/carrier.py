@@ -190,7 +190,7 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             return got
         except RuntimeError as error:
             ends = ", ".join(
-                f"worker {number}: {_how_it_ended(worker.pid, worker.exitcode)}"
+                f"worker {number}: {how_it_ended(worker.pid, worker.exitcode)}"
                 for number, worker in enumerate(self._workers)
                 if worker.exitcode
             )
@@ -248,6 +248,10 @@ class _MapStyle:
         return data
 
 
+class MapIter(_MapStyle, _Watched):
+    """What all our iterators over map-style datasets have in common."""
+
+
 class MapInlineIter(_MapStyle, InlineIter):
     """`num_workers=0`, map-style."""
 
@@ -256,7 +260,8 @@ class MapWorkersIter(_MapStyle, WorkersIter):
     """`num_workers>0`, map-style."""
 
 
-def _how_it_ended(pid: int | None, exitcode: int) -> str:
+def how_it_ended(pid: int | None, exitcode: int) -> str:
+    """The end of a worker, in words."""
     if exitcode >= 0:
         return f"pid {pid} exited with code {exitcode}"
     try:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
 from stoker.cache.steering import Decision, Steering
+from stoker.errors import ConfigError
 from stoker.order import Drawn, Ids, mix, pad, share
 from stoker.stage.messages import Plain
 from stoker.torch.progress import (
@@ -56,10 +57,22 @@ def _is_plain_shuffle(sampler: Any) -> bool:
     )
 
 
-def _cut(ids: Ids, first: int, step: int, size: int, drop_last: bool) -> Iterator[Batch]:
-    stop = len(ids) // size * size if drop_last else len(ids)
-    for start in range(0, stop, size):
-        yield Batch(first + step * start, step, ids[start : start + size])
+class _Cut(Sequence[Batch]):
+    """Samples in their order, cut into batches."""
+
+    def __init__(self, ids: Ids, first: int, step: int, size: int, drop_last: bool) -> None:
+        self.ids = ids
+        self._first, self._step, self._size = first, step, size
+        self._length = len(ids) // size if drop_last else -(-len(ids) // size)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self._length:
+            raise IndexError(number)
+        start = number * self._size
+        return Batch(self._first + self._step * start, self._step, self.ids[start : start + self._size])
 
 
 class _Whole:
@@ -91,7 +104,10 @@ class _Whole:
         return self.order.epoch(epoch)
 
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
-        return _cut(self.order.epoch(epoch)[consumed:], consumed, 1, self.size, self.drop_last)
+        return iter(_Cut(self.order.epoch(epoch)[consumed:], consumed, 1, self.size, self.drop_last))
+
+    def at(self, epoch: int) -> Sequence[Batch]:
+        return _Cut(self.order.epoch(epoch), 0, 1, self.size, self.drop_last)
 
 
 class _Distributed:
@@ -129,7 +145,10 @@ class _Distributed:
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
         self._epoch = epoch
         own, first = self._share(self.sampler.epoch, consumed), consumed + self.sampler.rank
-        return _cut(own, first, self.world, self.size, self.drop_last)
+        return iter(_Cut(own, first, self.world, self.size, self.drop_last))
+
+    def at(self, epoch: int) -> Sequence[Batch]:
+        return _Cut(self._share(epoch, 0), self.sampler.rank, self.world, self.size, self.drop_last)
 
     def _share(self, sampler_epoch: int, consumed: int) -> Ids:
         sampler = self.sampler
@@ -180,6 +199,11 @@ class _OfSampler:
             if position >= consumed:
                 yield Batch(self.offset + position, 1, ids)
             position += len(ids)
+
+    def at(self, epoch: int) -> Sequence[Batch]:
+        if not hasattr(self.index_sampler, "__len__"):
+            raise ConfigError("a sampler without a length may never end: it cannot be shared by a group")
+        return list(self.batches(epoch, 0))
 
     own = None
 

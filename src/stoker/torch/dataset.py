@@ -71,6 +71,11 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """What a cache of its samples is called."""
         return self._names.name
 
+    def __likeness__(self) -> dict[str, Any]:
+        """What jobs that share batches must have in common."""
+        name = self.source if self.is_private else self._names.name
+        return {"source": name, "prep": self.prep}
+
     @property
     def has_cache(self) -> bool:
         """Whether it was given a cache of its own; one of the loader's is used otherwise."""

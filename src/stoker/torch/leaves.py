@@ -11,6 +11,7 @@ import pickle
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from typing import Any
 
@@ -158,6 +159,9 @@ def is_plain(tensor: torch.Tensor) -> bool:
 class TensorReducer:
     """How the tensors of one batch are pickled. Tensors that share memory still do on the other side."""
 
+    reduce_other = staticmethod(reduce_tensor)
+    """For what is more than dense numbers in this process's memory: torch's way, to one reader."""
+
     def __init__(self) -> None:
         self._first_over: dict[int, torch.Tensor] = {}
         self._copies: list[torch.Tensor] = []
@@ -165,7 +169,7 @@ class TensorReducer:
     def __call__(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """Reduce one tensor, see `pickle`."""
         if not is_plain(tensor) or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or not tensor.nbytes:
-            return reduce_tensor(tensor)  # type: ignore[no-any-return]
+            return self.reduce_other(tensor)  # type: ignore[no-any-return]
         storage = tensor.untyped_storage()
         address, length = storage.data_ptr(), storage.nbytes()
         sizes = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
@@ -182,6 +186,26 @@ class TensorReducer:
         if tensor.is_contiguous() and length == tensor.nbytes:
             return tensor_over, (content, *sizes[:2])
         return strided_tensor_over, (content, *sizes)
+
+
+class PlainReducer(TensorReducer):
+    """The same for any number of readers: everything else is in the stream itself."""
+
+    @staticmethod
+    def reduce_other(tensor: torch.Tensor) -> tuple[Any, ...]:
+        """As `pickle` does, for a file."""
+        return _reduce_plainly(tensor if tensor.is_leaf else tensor.detach())
+
+
+def _reduce_plainly(thing: Any) -> tuple[Any, ...]:
+    return thing.__reduce_ex__(5)  # type: ignore[no-any-return]
+
+
+def plain_reducers() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
+    """How the tensors of one batch are pickled for any number of readers: nothing in it is handed over by descriptors."""
+    known = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    kinds = [kind for kind in known if kind.__module__.split(".")[0] == "torch"]
+    return {**dict.fromkeys(kinds, _reduce_plainly), torch.Tensor: PlainReducer()}
 
 
 class TensorLeaves:

@@ -12,6 +12,7 @@ import platform
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
@@ -29,6 +30,7 @@ from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 if TYPE_CHECKING:
     from stoker.live.record import Record
     from stoker.torch.caching import Caching
+    from stoker.torch.grouped import Membership
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -39,7 +41,7 @@ _POSITIONS = [
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self"
 ]
 _DESCRIPTORS_PER_WORKER = 6
-_STAYS_HERE = ("_live", "_spares", "_collate_here", "_caching", "_record", "_scalars")
+_STAYS_HERE = ("_live", "_spares", "_collate_here", "_caching", "_record", "_scalars", "_member", "_room")
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -49,8 +51,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     With `seed=n` randomness belongs to the position of a sample in the global order: who prepares a batch, and how many
     workers there are, never changes it, and `state_dict()` goes on exactly where it was taken. With `workers="threads"`
     the workers are threads. With `cache="8GB"` files, or the samples of a `stoker.Dataset`, are kept in memory that all
-    processes and jobs of this host share. A `plan` fills what is not given explicitly. `stats()` tells what the loader has
-    done; `close()` ends its workers at once.
+    processes and jobs of this host share. With `group="name"` every batch is prepared once for all jobs of that name on
+    this host. A `plan` fills what is not given explicitly. `stats()` tells what the loader has done; `close()` ends its
+    workers at once.
     """
 
     _given: frozenset[str]
@@ -98,6 +101,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         cache: int | str | None = None,
         cache_policy: str = "keep-first",
         cache_dir: str | os.PathLike[str] | None = None,
+        group: str | None = None,
+        group_bytes: int | str | None = None,
+        group_patience_s: float | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
         self.plan = plan
@@ -127,12 +133,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 raise TypeError(f"in_order=False needs torch 2.6 or newer; this is torch {torch.__version__}")
             newer = {}
             self.in_order = in_order
+        if planned.group is not None and "group" not in self._given and group is None and not streams:
+            group = planned.group
         self.workers = workers
         self.seed = seed
+        self.group, self.group_bytes, self.group_patience_s = group, group_bytes, group_patience_s
         if (cache is not None or cache_policy != "keep-first") and _is_enabled():
             from stoker.torch.caching import check
 
             check(self, dataset)
+        if group is not None and _is_enabled():
+            from stoker.torch.grouped import check as check_group
+
+            check_group(self, dataset)
         self._meter = Meter()
         self._progress = Progress()
         self._skip_batches = 0
@@ -157,6 +170,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         )
         if self.cache is not None and _is_enabled():
             _ = self.caching  # so that what cannot be held is refused here
+        if self.group is not None and _is_enabled():
+            _ = self._membership  # a job joins when its loader is made
         for observe in self.observers:
             observe(self)
 
@@ -166,6 +181,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return self._iterate()
 
     def _iterate(self) -> torch_dataloader._BaseDataLoaderIter:
+        if self.group is not None and _is_enabled():
+            from stoker.torch.grouped import GroupIter
+
+            return GroupIter(self, self._membership)
         if self._by_position or not _is_enabled():
             return super().__iter__()
         itinerary = TorchItinerary(self)
@@ -247,6 +266,16 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return iterator  # type: ignore[no-any-return]
 
     @property
+    def _membership(self) -> "Membership":
+        """This loader's seat in its group, in this process."""
+        from stoker.torch.grouped import Membership
+
+        found = self.__dict__.get("_member")
+        if found is None or not found.seat.is_ours:
+            found = self.__dict__["_member"] = Membership(self)
+        return found
+
+    @property
     def caching(self) -> "Caching":
         """Where samples are fetched from, and what is known of it."""
         from stoker.torch.caching import Caching
@@ -295,6 +324,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state at the next `iter()`. One of another dataset, order or version is refused."""
         self._progress.load(state, self._itinerary(), self.seed)
+        if self.group is not None and _is_enabled():
+            self._membership.seat.restore((state["epoch"], state["_num_yielded"]))
 
     def _itinerary(self) -> Itinerary:
         if self._by_position:
@@ -319,7 +350,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def stats(self) -> LoaderStats:
         """What this loader has done since it was made, over all its iterators."""
-        return self._meter.stats()
+        member = self.__dict__.get("_member")
+        return self._meter.stats() if member is None else replace(self._meter.stats(), group=member.stats())
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
         """What happened since the last call, for loggers: `waiting_pct` of the time, `samples_per_s`, and more.
@@ -335,6 +367,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def close(self) -> None:
         """End all workers and give all memory back now. Batches that you hold stay valid; a new `iter()` starts anew."""
         self._iterator = None
+        member = self.__dict__.pop("_member", None)
+        if member is not None:
+            member.close()
+        self.__dict__.pop("_room", None)
         for iterator in list(self.__dict__.get("_live", ())):
             iterator._shutdown_workers()
         self.__dict__.pop("_collate_here", None)

@@ -56,6 +56,9 @@ class Route(Itinerary, Protocol):
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
         """The batches of an epoch, after so many samples of it, of all processes together, are consumed."""
 
+    def at(self, epoch: int) -> Sequence[Batch]:
+        """All batches of an epoch, any of which can be looked up. Whatever counts epochs by itself is not asked."""
+
 
 def listed(ids: Any) -> Sequence[Any]:
     """Indices as the dataset shall see them. In orders, plain numbers are packed: that takes a fifth of the time."""

@@ -40,8 +40,9 @@ def publish_loader(loader: Any) -> Record | None:
         number=next(_numbers),
         made_at=now(),
         kind=loader.workers,
-        script=_script(),
+        script=script_name(),
         dataset=_name(loader.dataset),
+        **_seat(loader),
     )
     record = publish(facts)
     if record is not None:
@@ -54,7 +55,17 @@ def _rank() -> int | None:
     return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 10 else None
 
 
-def _script() -> str:
+def _seat(loader: Any) -> dict[str, Any]:
+    """Where it is in its group, if it is in one."""
+    member = loader.__dict__.get("_member")
+    if member is None:
+        return {}
+    address = member.seat.address
+    return {"group": member.seat.name, "stream": os.path.basename(address.folder), "member": address.member}
+
+
+def script_name() -> str:
+    """What this process runs, without its arguments."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return f"-m {spec.name.removesuffix('.__main__')}"

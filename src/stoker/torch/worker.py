@@ -49,7 +49,7 @@ class Worker:
         # What was inherited is the training process's to collect. Finalizers of its garbage must not run here, where they
         # would lock queues and end workers that are not ours; and pages that are not looked at stay shared.
         gc.freeze()
-        if _end_with_parent():
+        if end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
             torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
         self.outbox = Outbox(self.area, number)
@@ -176,8 +176,11 @@ class Share:
         self.layout = layout
 
 
-def _end_with_parent() -> bool:
-    """End this process as soon as the training process is gone, however it went. False where the kernel cannot tell."""
+def end_with_parent(last: Callable[[], None] | None = None) -> bool:
+    """End this process as soon as the training process is gone, however it went; `last` is done before.
+
+    False where the kernel cannot tell.
+    """
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:
         return False
@@ -192,6 +195,8 @@ def _end_with_parent() -> bool:
         gone = select.poll()
         gone.register(descriptor, select.POLLIN)
         gone.poll()
+        if last is not None:
+            last()
         os._exit(1)
 
     threading.Thread(target=watch, name="stoker-parent-watch", daemon=True).start()

@@ -1,0 +1,84 @@
+"""What is known of a group that loaders are in, at one moment: who is where, and who waits for whom. Values.
+
+`stage` fills them in, from the group's own table.
+"""
+
+from dataclasses import dataclass
+
+ROOM, PREPARED, NOBODY = "room", "prepared", "nobody"
+"""What keeps a member waiting: another must read first; somebody prepares the batch, or will; there is no worker."""
+
+Key = tuple[str, str]
+"""A group's name, and what tells those of one name apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a member would have to wait for its next batch."""
+
+    kind: str
+    member: int | None
+    """Whose turn it is, if that is known."""
+    pid: int
+    """The process of it that prepares the batch or must read first; 0 if nobody is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A loader of some job."""
+
+    number: int
+    pid: int
+    script: str
+    workers: tuple[int, ...]
+    """Their pids; threads have that of the member."""
+    epoch: int
+    step: int
+    """The batch that it reads next."""
+    behind: int
+    """Batches that the first of the group has read and this one has not."""
+    is_reading: bool
+    """Whether it is within an epoch."""
+    is_passed: bool
+    """Whether nobody waits for it."""
+    stopped: tuple[int, ...]
+    """Those of its processes that a signal or a debugger has stopped."""
+    waits: Waits | None
+
+    @property
+    def name(self) -> str:
+        """It, in words."""
+        return f"{self.script} (pid {self.pid})"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group; counts are since it was opened."""
+
+    name: str
+    stream: str
+    members: tuple[Member, ...]
+    prepared: int
+    repeated: int
+    taken_over: int
+    passed_by: int
+    staging_bytes: int
+    most_bytes: int
+    budget_bytes: int
+    locked_by: int
+    """The process that is changing it just now, or was stopped while it did; else 0."""
+
+    @property
+    def workers(self) -> int:
+        """Workers of all members."""
+        return sum(len(member.workers) for member in self.members)
+
+    @property
+    def last(self) -> Member | None:
+        """The member that is furthest behind of those that are waited for, unless all are at one place."""
+        last = max((one for one in self.members if not one.is_passed), key=lambda one: one.behind, default=None)
+        return last if last is not None and last.behind else None
+
+    def member(self, number: int | None) -> Member | None:
+        """The member with a number."""
+        return next((one for one in self.members if one.number == number), None)

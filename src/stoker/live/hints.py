@@ -1,0 +1,134 @@
+"""A word on what holds a training loop up: whom it waits for, or what the limit is. Pure."""
+
+from collections.abc import Callable
+
+from stoker.live import groups
+from stoker.live.groups import Group, Member, Waits
+from stoker.live.process import STOPPED
+from stoker.live.row import Row
+
+_BOUND = 0.1
+"""A loop that waits for this share of its time has a limit to be named."""
+_BUSY = 0.9
+_SOON_S = 0.5
+"""In a group it is known from the start who must read first, so a wait for that has a name early."""
+
+
+def stall(row: Row, words: str) -> str:
+    """Who is waited for."""
+    seen = row.seen
+    if seen.facts.group:
+        who = f"process {seen.late_pid}, in" if seen.late_pid else "others, in"
+        who, words = f"{who} the group {seen.facts.group}", words if seen.late_pid else ""
+    elif not seen.workers:
+        who = f"its own process {seen.facts.pid}, which prepares the batches itself"
+    elif seen.facts.kind == "threads":
+        who = f"a worker thread of process {seen.facts.pid}"
+    elif seen.late_pid:
+        who = f"worker pid {seen.late_pid}"
+    else:
+        who = f"one of {seen.workers} workers"
+        words = ""
+    pid = seen.late_pid or seen.facts.pid
+    doing = f" ({words}; `py-spy dump --pid {pid}` shows where)" if words else ""
+    return f"waiting {row.waiting_s:.0f} s for {who}{doing}"
+
+
+def limit(row: Row) -> str:
+    """What holds a loop up that waits for a good part of its time."""
+    seen, group = row.seen, row.group
+    workers, whose = seen.workers, "workers"
+    if group is not None:
+        workers, whose = group.workers, f"the {group.workers} workers of the group {group.name}"
+    words = []
+    if row.waiting >= _BOUND and row.state in ("waits", "trains") and row.batches_per_s:
+        if row.fetch is not None and row.fetch > 0.5:
+            words.append("fetch-bound: " + ("no cache" if row.hits is None else f"hits {_percent(row.hits)}"))
+        elif not workers and (group is not None or not seen.facts.group):
+            words.append("prep-bound: the loop prepares its batches itself (num_workers=0)")
+        elif row.busy is not None and row.busy >= _BUSY:
+            words.append(f"prep-bound: {whose} are busy {_percent(row.busy)} of the time")
+        elif row.busy is not None:
+            words.append(f"waits with {whose} {_percent(row.busy)} busy: single slow batches, or too many small ones")
+    if seen.faults:
+        words.append(f"the cache failed {seen.faults} times, and storage was read instead")
+    return "; ".join(words)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+# ---- in a group
+
+Doing = Callable[[int], str]
+"""What a process is busy with, in words."""
+
+
+def in_group(row: Row, own: Member, slow: Waits | None, doing: Doing) -> str:
+    """The same for a loader of a group. `slow` is what it had to wait for just now; the row's workers are the group's."""
+    assert row.group is not None
+    waits = own.waits if row.waiting_s else None
+    is_due = row.is_stalled and row.waiting_s > 0
+    is_next = waits is not None and waits.kind == groups.ROOM and (is_due or row.waiting_s >= _SOON_S)
+    stopped = _stopped(row.group, own, also_passed=is_due)
+    if stopped is not None and not (is_next and waits is not None and waits.pid == stopped[1]):
+        words = _is_stopped(row.group, own, *stopped)
+        return f"waiting {row.waiting_s:.0f} s: {words}" if is_due else words
+    if waits is not None and (is_due or is_next):
+        return f"waiting {row.waiting_s:.0f} s for {_awaited(row.group, own, waits, doing)}"
+    if is_due and row.group.locked_by:
+        holder = f"process {row.group.locked_by}, which holds the lock of the group {row.group.name}"
+        return f"waiting {row.waiting_s:.0f} s for {holder} ({doing(row.group.locked_by)})"
+    if row.is_stalled:
+        return row.hint
+    if slow is not None and row.waiting >= _BOUND and row.group.member(slow.member) not in (None, own):
+        return f"waits for {_awaited(row.group, own, slow, doing)}"
+    return limit(row)
+
+
+def _stopped(group: Group, own: Member, *, also_passed: bool) -> tuple[Member, int] | None:
+    """A process that is stopped, which others wait for sooner or later: its own, or else that which is last."""
+    found = [one for one in group.members if one.stopped and (one is own or also_passed or not one.is_passed)]
+    found.sort(key=lambda one: (one is not own, one.is_passed, -one.behind))
+    if not found:
+        return None
+    return found[0], found[0].pid if found[0].pid in found[0].stopped else found[0].stopped[0]
+
+
+def _is_stopped(group: Group, own: Member, member: Member, pid: int) -> str:
+    others = len(group.members) - 1
+    if pid != member.pid:
+        whose = "" if member is own else f" of {member.name}, in the group {group.name},"
+        return f"worker pid {pid}{whose} is {STOPPED} (`kill -CONT {pid}`)"
+    if member is own:
+        held_up = f"; {others} others in the group {group.name} wait for it" if others > 1 else ""
+        held_up = f"; another in the group {group.name} waits for it" if others == 1 else held_up
+        return f"{STOPPED} (`kill -CONT {pid}`){held_up}"
+    return f"{member.name} is {STOPPED} (`kill -CONT {pid}`), {behind(member)} in the group {group.name}"
+
+
+def _awaited(group: Group, own: Member, waits: Waits, doing: Doing) -> str:
+    member = group.member(waits.member)
+    if waits.kind == groups.NOBODY:
+        return f"workers, of which the group {group.name} has none"
+    if member is None:
+        return f"one of the {group.workers} workers of the group {group.name}"
+    if waits.kind == groups.ROOM:
+        where = "" if member.is_reading else " and is not within an epoch"
+        words = doing(member.pid).removeprefix("prep: ").removeprefix("fetch: ")
+        words = f"{words}: `kill -CONT {member.pid}`" if member.pid in member.stopped else words
+        return f"{member.name}, which is {behind(member)} in the group {group.name}{where} ({words})"
+    if waits.pid == member.pid:
+        who = "itself" if member.workers else "itself, without workers"
+    else:
+        who = f"worker pid {waits.pid}"
+    words = f"{doing(waits.pid)}; `py-spy dump --pid {waits.pid}` shows where"
+    if member is own:
+        return f"{who} ({words})"
+    return f"{member.name}, which prepares it in the group {group.name}: {who} ({words})"
+
+
+def behind(member: Member) -> str:
+    """How far, in words."""
+    return f"{member.behind:,} batch{'' if member.behind == 1 else 'es'} behind"

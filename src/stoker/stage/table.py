@@ -1,0 +1,228 @@
+"""A small state that unrelated processes share: changed by one at a time, whole or not at all, and waited for.
+
+    0     what this is
+    64    which of the two halves holds
+    128   a counter for each thing that is waited for
+    4096  two halves, each a length and marshalled values
+
+A change is written to the half that does not hold, and then one number says that it does. So whoever is killed on the way
+has changed nothing. The lock is the kernel's (`flock`), which frees it with its holder; waiting is the kernel's, too (a
+futex), and ends at once when somebody announces a change. Files and everything in them are their owner's alone.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import marshal
+import os
+import platform
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import ConfigError, ResourceError
+from stoker.memory import Mapping
+
+_MAGIC = b"stoker group 2\n"
+_HOLDS_AT, _COUNTERS_AT, _HALVES_AT = 64, 128, 4096
+_HALF_BYTES = 256 << 10
+SIZE = _HALVES_AT + 2 * _HALF_BYTES
+_FUTEX = {"x86_64": 202, "ppc64le": 221, "s390x": 238}.get(platform.machine(), 98)
+_WAIT, _WAKE = 0, 1
+_EVERYBODY = (1 << 31) - 1
+_TELL_AFTER_S = 10.0
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class Table:
+    """A table in this process. `of` makes an object of the values in it, which `values` turns back."""
+
+    def __init__(self, path: Path, of: Callable[[list[Any]], Any]) -> None:
+        self.path = path
+        self._of = of
+        self._descriptor = open_lock(path, os.O_RDWR)
+        self._owner = os.getpid()
+        self._thread_lock = threading.Lock()  # two threads on one descriptor would both get the kernel's
+        try:
+            if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != SIZE:
+                raise ConfigError(f"{path} was written by another version of stoker")
+            # A mapping keeps its file, and a lock on that, in forked children, too: so it has one that is never locked.
+            mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._memory = Mapping(mapped, 0, SIZE).buffer
+            finally:
+                os.close(mapped)
+        except BaseException:
+            self.close()
+            raise
+        self._holds = memoryview(self._memory)[_HOLDS_AT : _HOLDS_AT + 8].cast("Q")
+        self._counters = memoryview(self._memory)[_COUNTERS_AT : _COUNTERS_AT + 64].cast("I")
+        self._address = ctypes.addressof(ctypes.c_ubyte.from_buffer(self._memory))
+
+    @staticmethod
+    def create(path: Path, values: list[Any]) -> None:
+        """Make a table in a folder that nobody else knows yet."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, SIZE)  # a full tmpfs is an error here, and a fatal signal later
+            content = marshal.dumps(values)
+            os.pwrite(descriptor, len(content).to_bytes(8, "little") + content, _HALVES_AT)
+            os.pwrite(descriptor, _MAGIC, 0)
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[Any]:
+        """What holds now, which does not change within."""
+        with inside(), self._thread_lock, locked(self._descriptor, self.path):
+            yield self._load()
+
+    @contextlib.contextmanager
+    def change(self) -> Iterator[Any]:
+        """What holds now. What is made of it within holds afterwards, unless that fails. Who waits for its `news` wakes."""
+        with inside():
+            with self._thread_lock, locked(self._descriptor, self.path):
+                state = self._load()
+                yield state
+                self._store(state.values())
+                for counter in state.news:
+                    self._counters[counter] = (self._counters[counter] + 1) & 0xFFFFFFFF
+            for counter in state.news:
+                self._futex(counter, _WAKE, _EVERYBODY, None)
+
+    def ticket(self, counter: int) -> int:
+        """What `wait` wants to know; taken before or while one looks."""
+        return int(self._counters[counter])
+
+    def wait(self, counter: int, ticket: int, longest_s: float) -> None:
+        """Until somebody announces a change that the ticket does not know of, or for so long at most."""
+        self._futex(counter, _WAIT, ticket, _Timespec(int(longest_s), int(longest_s % 1 * 1e9)))
+
+    def _futex(self, counter: int, operation: int, value: int, timeout: _Timespec | None) -> None:
+        address = ctypes.c_void_p(self._address + _COUNTERS_AT + 4 * counter)
+        limit = None if timeout is None else ctypes.byref(timeout)
+        _libc.syscall(_FUTEX, address, operation, ctypes.c_uint32(value), limit, None, 0)
+
+    def _load(self) -> Any:
+        start = _HALVES_AT + (self._holds[0] & 1) * _HALF_BYTES
+        length = int.from_bytes(self._memory[start : start + 8], "little")
+        return self._of(marshal.loads(memoryview(self._memory)[start + 8 : start + 8 + length]))
+
+    def _store(self, values: list[Any]) -> None:
+        content = marshal.dumps(values)
+        if len(content) + 8 > _HALF_BYTES:
+            raise ResourceError(f"the group at {self.path.parent} has too many members")
+        other = 1 - (self._holds[0] & 1)
+        start = _HALVES_AT + other * _HALF_BYTES
+        self._memory[start : start + 8 + len(content)] = len(content).to_bytes(8, "little") + content
+        self._holds[0] = other
+
+    def close(self) -> None:
+        """This process needs it no more."""
+        if self._owner == os.getpid():  # a forked child has closed it already
+            with inside(), self._thread_lock:
+                descriptor, self._descriptor = self._descriptor, -1
+                if descriptor >= 0:
+                    close_lock(descriptor)
+
+
+class _Here(threading.local):
+    """What a thread is at."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.later: list[Callable[[], None]] = []
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def inside() -> Iterator[None]:
+    """Within this, a thread holds locks or is about to: what comes with finalizers, at any line, waits for its end."""
+    _here.depth += 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1
+        while _here.later and not _here.depth:
+            _here.later.pop(0)()
+
+
+def when_outside(act: Callable[[], None]) -> None:
+    """Do something that takes locks: now, or as soon as this very thread holds none."""
+    if _here.depth:
+        _here.later.append(act)
+    else:
+        act()
+
+
+_open: set[int] = set()
+"""Descriptors that locks are taken with. A forked child would share the lock, and keep it when its parent is killed."""
+
+
+def open_lock(path: Path, flags: int) -> int:
+    """Open a file to lock it."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    _open.add(descriptor)
+    return descriptor
+
+
+def close_lock(descriptor: int) -> None:
+    """Undo `open_lock`."""
+    _open.discard(descriptor)
+    os.close(descriptor)
+
+
+def _after_fork_in_child() -> None:
+    _here.__init__()  # type: ignore[misc]
+    while _open:
+        os.close(_open.pop())
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+@contextlib.contextmanager
+def locked(descriptor: int, path: Path) -> Iterator[None]:
+    """Hold the kernel's lock of a file. Whoever keeps it for long is named."""
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # also when an interrupt comes with the lock
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    began = told = time.monotonic()
+    pause_s = 2e-5
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 2e-3)
+            if time.monotonic() - told > _TELL_AFTER_S:
+                told = time.monotonic()
+                warnings.warn(
+                    f"waiting for {told - began:.0f} s for {path}, which is locked by {_holder_of(descriptor)}. It is "
+                    "stopped, perhaps: end it, or let it go on.",
+                    stacklevel=5,
+                )
+
+
+def _holder_of(descriptor: int) -> str:
+    inode = os.fstat(descriptor).st_ino
+    for line in Path("/proc/locks").read_text().splitlines():
+        fields = line.split()
+        if "FLOCK" in fields and any(part.endswith(f":{inode}") for part in fields):
+            return f"process {fields[fields.index('WRITE') + 1]}" if "WRITE" in fields else "another process"
+    return "another process"

@@ -1,0 +1,239 @@
+"""The workers of a group's member: they prepare whatever the group needs next, not what their own job asks for.
+
+A batch is made in memory of the worker's own, and copied to where the group stages it: layout, content, and a tail that
+says how to read them. An error of the user's dataset is staged in its place, and raised in every job that gets there.
+"""
+
+import contextlib
+import gc
+import hashlib
+import marshal
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data._utils import signal_handling
+from torch.utils.data._utils import worker as torch_worker
+
+from stoker.errors import ConfigError, StokerError
+from stoker.memory import Bytes
+from stoker.meter import Counts
+from stoker.prep.batch import NoLayout, build, lay_out, pack, unpack
+from stoker.stage.group import Address, Staging, leave
+from stoker.stage.slots import Draw, Place
+from stoker.torch.caching import Caching
+from stoker.torch.leaves import HereCollate, TensorLeaves, leaf_over, plain_reducers
+from stoker.torch.progress import Batch, Route, listed
+from stoker.torch.seeding import Positions, generators_restored
+from stoker.torch.worker import end_with_parent
+
+_TAIL = 8
+_KEPT_ORDERS = 2
+
+
+class Told(NamedTuple):
+    """What the tail of a staged batch says."""
+
+    layout: Any
+    pickled: Any
+    samples: int
+    prep_s: float
+    counts: Counts | None
+    failure: tuple[bytes, str] | None
+
+
+class Preparing:
+    """How batches are made, in any process of a member."""
+
+    def __init__(self, loader: Any, route: Route, *, threads: bool) -> None:
+        # What never draws pays for seeding, too: to find out, a sample would have to be prepared twice.
+        self._positions = Positions(loader.dataset, loader.seed, threads=threads, draws=True)
+        self._route = route
+        self._collate_fn = loader.collate_fn
+        self._batched = loader._auto_collation
+        self.caching: Caching = loader.caching
+        self._here = HereCollate()
+        self._orders: dict[int, Sequence[Batch]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_here": None, "_orders": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _here=HereCollate())
+
+    def answer(self, asked: Place | Draw, staging: Staging) -> None:
+        """Do what the group needs."""
+        if isinstance(asked, Draw):
+            self._agree(asked.epoch, staging)
+            return
+        try:
+            self._agree(asked[0], staging)
+        except Exception:
+            staging.let_go(asked)  # whose sampler does not agree has to go; it is nothing to the others
+            raise
+        try:
+            parts = self._make(asked)
+        except Exception as error:
+            parts = [_tail(Told(None, None, 0, 0.0, None, _failure(error)))]
+        try:
+            staging.publish(asked, parts)
+        except StokerError as error:  # it is too large
+            staging.publish(asked, [_tail(Told(None, None, 0, 0.0, None, _failure(error)))])
+
+    def _agree(self, epoch: int, staging: Staging) -> None:
+        """Find out what an epoch consists of, and that all agree."""
+        if epoch in self._orders:
+            return
+        with generators_restored():
+            order = self._route.at(epoch)
+        digest = _digest(order)
+        if staging.drawn(epoch, len(order), digest) != digest:
+            raise ConfigError(
+                f"the sampler of this job gives other samples in epoch {epoch} than the sampler of another job of the "
+                "group. In a group a sampler must draw from torch's default generator, which is set by the group's seed."
+            )
+
+        self._orders = {**{kept: self._orders[kept] for kept in sorted(self._orders)[1 - _KEPT_ORDERS :]}, epoch: order}
+
+    def _make(self, place: Place) -> list[Bytes]:
+        epoch, number = place
+        first, step, ids = self._orders[epoch][number]
+        began = time.monotonic()
+        with self._here.claimed() as outbox:
+            if outbox is None:  # user code has kept everything
+                self._here = HereCollate()
+                return self._make(place)
+            batch = self._positions.make(epoch, first, step, listed(ids), self._collate)
+            layout = pickled = None
+            used = outbox.used
+            try:
+                layout = lay_out(batch, TensorLeaves(outbox))
+            except NoLayout:
+                outbox.rewind(used)
+                pickled = pack(batch, plain_reducers(), outbox)
+            prep_s = time.monotonic() - began
+            told = Told(layout, pickled, len(ids), prep_s, self.caching.take(), None)
+            return [outbox.content(), _tail(told)]
+
+    def _collate(self, samples: Iterable[Any]) -> Any:
+        whole = list(samples)
+        if self._collate_fn is torch.utils.data.default_collate:
+            return self._here.collate(whole)
+        return self._collate_fn(whole if self._batched else whole[0])
+
+
+def told_of(content: Bytes) -> Told:
+    """What a staged batch says of itself."""
+    length = int.from_bytes(content[-_TAIL:].tobytes(), "little")
+    return Told(*marshal.loads(content[-_TAIL - length : -_TAIL].tobytes()))
+
+
+def opened(told: Told, content: Bytes) -> Any:
+    """The batch, over `content`, which it keeps alive."""
+    if told.failure is not None:
+        _raise(*told.failure)
+    if told.pickled is not None:
+        stream, pieces = told.pickled
+        return unpack(stream, pieces, content)
+    return build(told.layout, leaf_over(content))
+
+
+def _tail(told: Told) -> Bytes:
+    content = marshal.dumps(tuple(told))
+    return np.frombuffer(content + len(content).to_bytes(_TAIL, "little"), np.uint8)
+
+
+def _failure(error: Exception) -> tuple[bytes, str]:
+    wrapper = ExceptionWrapper(
+        (type(error), error, error.__traceback__), f"in a worker of pid {os.getppid()}, pid {os.getpid()}"
+    )
+    try:
+        return pickle.dumps(wrapper), wrapper.exc_msg
+    except Exception:
+        return b"", wrapper.exc_msg
+
+
+def _raise(content: bytes, message: str) -> None:
+    try:
+        wrapper = pickle.loads(content)
+    except Exception:
+        raise RuntimeError(message) from None
+    wrapper.reraise()
+
+
+def _digest(order: Sequence[Batch]) -> str:
+    ids = getattr(order, "ids", None)
+    if ids is not None:
+        return hashlib.blake2b(ids, digest_size=8).hexdigest()
+    return hashlib.blake2b(repr([list(batch.ids) for batch in order]).encode(), digest_size=8).hexdigest()
+
+
+class Work:
+    """What a worker process does, from its start to its end. Travels there."""
+
+    def __init__(self, address: Address, preparing: Preparing, loader: Any, failures: Any) -> None:
+        self._address = address
+        self._preparing = preparing
+        self._dataset = loader.dataset
+        self._init_fn = loader.worker_init_fn
+        self._workers = loader.num_workers
+        self._seed = loader.seed
+        self._failures = failures
+
+    def __call__(self, number: int) -> None:
+        """Work until the member has gone."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process has it too, and says so
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+        gc.freeze()  # what was inherited is the training process's to collect
+        torch.set_num_threads(1)
+        torch_worker._worker_info = torch_worker.WorkerInfo(
+            id=number, num_workers=self._workers, seed=self._seed + number, dataset=self._dataset
+        )
+        try:
+            staging = Staging(self._address)
+        except OSError:
+            return  # the training process has gone
+        end_with_parent(lambda: _take_leave(staging))
+        try:
+            self._preparing.caching.begin()
+            if self._init_fn is not None:
+                self._init_fn(number)
+            with staging.table.change() as slots:
+                if staging.member not in slots.members:
+                    return
+                slots.add_worker(staging.member, staging.process)
+            while (asked := staging.next_work(_always)) is not None:
+                self._preparing.answer(asked, staging)
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            self._failures.put(_failure(error))
+            raise SystemExit(1) from None
+
+
+def _always() -> bool:
+    return True
+
+
+def _take_leave(staging: Staging) -> None:
+    """The training process is dead: its workers see to it that nothing is left behind."""
+    with contextlib.suppress(Exception):
+        leave(staging)
+
+
+def work_in_thread(staging: Staging, preparing: Preparing, stopped: Callable[[], bool], failures: Any) -> None:
+    """The same, in a thread of the training process."""
+    try:
+        with preparing.caching.active():
+            while (asked := staging.next_work(lambda: not stopped())) is not None:
+                preparing.answer(asked, staging)
+    except Exception as error:
+        if not stopped():
+            failures.put(_failure(error))

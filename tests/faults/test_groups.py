@@ -1,0 +1,453 @@
+"""A group under fire: members come, leave, are killed and stopped at any moment; everybody sees every sample once."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import stoker
+from stoker.live import process
+from stoker.stage import group as groups
+from stoker.stage.slots import READY, Slots
+from stoker.stage.table import Table
+
+SAMPLES, BATCH = 60, 4
+STEPS = SAMPLES // BATCH
+_fork = multiprocessing.get_context("fork")
+
+
+class Drawing(Dataset[Any]):
+    """Samples with a number that is drawn for each."""
+
+    def __init__(self, pause_s: float = 0.0) -> None:
+        self.pause_s = pause_s
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __likeness__(self) -> int:
+        return SAMPLES
+
+    def __getsample__(self, index: int, rng: np.random.Generator) -> tuple[int, torch.Tensor]:
+        time.sleep(self.pause_s)
+        return index, torch.from_numpy(rng.random(3))
+
+
+class Job:
+    """A process that trains in a group, epoch after epoch, and writes down what it sees."""
+
+    def __init__(self, name: str, folder: Path, number: int, **options: Any) -> None:
+        self.path = folder / f"{number}.jsonl"
+        self.path.touch()
+        self.options = {"num_workers": 1, "pause_s": 0.002, "epochs": 10**9, "kind": "processes", **options}
+        self.process = _fork.Process(target=self._train, args=(name,))
+        self.process.start()
+        self.was_killed = False
+
+    def _train(self, name: str) -> None:
+        leaving = []
+        signal.signal(signal.SIGUSR1, lambda *_: leaving.append(1))
+        options = self.options
+        loader = stoker.DataLoader(
+            Drawing(options["pause_s"]),
+            BATCH,
+            shuffle=True,
+            num_workers=options["num_workers"],
+            workers=options["kind"] if options["num_workers"] else "processes",
+            group=name,
+            group_patience_s=options.get("patience_s"),
+        )
+        if "state" in options:
+            loader.load_state_dict(options["state"])
+        with self.path.open("a", buffering=1) as log:
+            log.write(json.dumps({"pid": os.getpid()}) + "\n")
+            for _ in range(options["epochs"]):
+                for ids, drawn in loader:
+                    state = loader.state_dict()
+                    line = {"ids": ids.tolist(), "drawn": drawn.tolist(), "epoch": loader._progress.epoch, "state": state}
+                    log.write(json.dumps({**line, "step": loader._progress.batches - 1}) + "\n")
+                    if leaving:
+                        loader.close()
+                        return
+                    time.sleep(options.get("compute_s", 0.0))
+                log.write(json.dumps({"end": loader._progress.epoch}) + "\n")
+        log.close()
+        loader.close()
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def lines(self) -> list[dict[str, Any]]:
+        text = self.path.read_text()
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def epochs_done(self) -> int:
+        return sum("end" in line for line in self.lines())
+
+    def batches(self) -> list[dict[str, Any]]:
+        return [line for line in self.lines() if "ids" in line]
+
+    def workers(self) -> list[int]:
+        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        self.was_killed = True
+        os.kill(self.pid, number)
+
+
+def wait_until(what: Callable[[], Any], why: str, limit_s: float = 60.0) -> float:
+    """How long it took. The looks are short; what is waited for is not changed by them."""
+    began = time.monotonic()
+    while not what():
+        if time.monotonic() - began > limit_s:
+            pytest.fail(f"{why}: not within {limit_s:.0f} s")
+        time.sleep(0.005)
+    return time.monotonic() - began
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    name = f"test-{os.getpid()}-{time.monotonic_ns()}"
+    yield name
+    assert not (groups.home() / name).exists(), "a group is left behind"
+
+
+@pytest.fixture
+def jobs(name: str, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    started: list[Job] = []
+
+    def start(**options: Any) -> Job:
+        started.append(Job(name, tmp_path, len(started), **options))
+        return started[-1]
+
+    yield start
+    for job in started:
+        if job.process.is_alive():
+            os.kill(job.pid, signal.SIGCONT)
+            os.kill(job.pid, signal.SIGUSR1)
+    for job in started:
+        job.process.join(30)
+        if job.process.is_alive():
+            job.process.kill()
+            job.process.join()
+            pytest.fail("a job did not leave")
+    for job in started:
+        if not job.was_killed:
+            assert job.process.exitcode == 0
+    groups.sweep()  # if the last was killed with all its workers
+
+
+def slots_of(name: str) -> Slots:
+    (path,) = (groups.home() / name).glob("*/table")
+    table = Table(path, Slots.of)
+    try:
+        with table.look() as slots:
+            assert isinstance(slots, Slots)
+            return slots
+    finally:
+        table.close()
+
+
+def check_everything_once(jobs: list[Job]) -> None:
+    """Whole epochs hold every sample once, parts of epochs none twice, and all jobs agree on every batch."""
+    known: dict[tuple[int, int], Any] = {}
+    for job in jobs:
+        seen: list[int] = []
+        steps: list[int] = []
+        resumed = job.options.get("state", {}).get("_num_yielded", 0)
+        for line in job.lines():
+            if "ids" in line:
+                seen += line["ids"]
+                steps.append(line["step"])
+                assert known.setdefault((line["epoch"], line["step"]), (line["ids"], line["drawn"])) == (
+                    line["ids"],
+                    line["drawn"],
+                )
+            elif "end" in line:
+                assert steps == list(range(resumed, STEPS))
+                assert len(seen) == len(set(seen)) == SAMPLES - resumed * BATCH
+                seen, steps, resumed = [], [], 0
+        assert len(seen) == len(set(seen))
+        assert steps == list(range(resumed, resumed + len(steps)))
+    drawn = [tuple(values) for _, rows in known.values() for values in rows]
+    assert len(set(drawn)) == len(drawn)  # augmentations are new in every epoch
+
+
+def storm(name: str, start: Callable[..., Job], events: int, seed: int) -> None:
+    rng = random.Random(seed)
+    everybody = [start(num_workers=workers) for workers in (1, 2, 0)]
+    living = list(everybody)
+    for _ in range(events):
+        time.sleep(rng.uniform(0.0, 0.25))
+        living = [job for job in living if job.process.is_alive()]
+        event = rng.choice(["kill", "kill worker", "terminate", "join", "join", "leave", "stop"])
+        if event == "join" or len(living) < 2:
+            kind = rng.choice(["processes", "processes", "threads"])
+            living.append(start(num_workers=rng.choice([0, 1, 2]), kind=kind, compute_s=rng.choice([0.0, 0.002])))
+            everybody.append(living[-1])
+            continue
+        victim = living.pop(rng.randrange(len(living)))
+        if event == "kill":
+            victim.kill()
+        elif event == "terminate":
+            victim.kill(signal.SIGTERM)
+        elif event == "leave":
+            os.kill(victim.pid, signal.SIGUSR1)
+        elif event == "kill worker" and victim.workers():
+            victim.was_killed = True  # it fails, as torch's loader would; the others do not
+            os.kill(rng.choice(victim.workers()), signal.SIGKILL)
+        else:
+            os.kill(victim.pid, signal.SIGSTOP)
+            time.sleep(rng.uniform(0.0, 0.2))
+            os.kill(victim.pid, signal.SIGCONT)
+            living.append(victim)
+    living = [job for job in living if job.process.is_alive()]
+    done = {id(job): job.epochs_done() for job in living}
+    for job in living:
+        wait_until(lambda job=job: job.epochs_done() > done[id(job)] + 1, f"job {job.pid} goes on: {slots_of(name)}")
+    check_everything_once(everybody)
+    assert sum(job.epochs_done() for job in everybody) > 3
+
+
+def test_a_storm(name: str, jobs: Callable[..., Job]) -> None:
+    storm(name, jobs, 10, int(os.environ.get("STORM", "0")) or random.randrange(10**6))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_storm(name: str, jobs: Callable[..., Job], seed: int) -> None:
+    storm(name, jobs, 100, seed)
+
+
+def test_a_killed_member_is_replaced_at_once(name: str, jobs: Callable[..., Job]) -> None:
+    """Also one that nobody has reaped, whose workers are stopped and so outlive it, in the middle of a batch."""
+    slow = jobs(num_workers=2, pause_s=0.02)
+    reader = jobs(num_workers=1, pause_s=0.02)
+    wait_until(lambda: reader.batches() and slow.batches(), "both read")
+    workers = slow.workers()
+    assert len(workers) >= 2
+    wait_until(lambda: {b.process[0] for b in slots_of(name).batches.values() if b.state != READY} & {*workers}, "at work")
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
+    claimed = [b.place for b in slots_of(name).batches.values() if b.process[0] in workers and b.state != READY]
+    slow.kill()  # it becomes a zombie: this process does not wait for it
+    took = wait_until(lambda: any((b["epoch"], b["step"]) == claimed[0] for b in reader.batches()), "taken over")
+    assert took < 1.0 + 2 * BATCH * 0.02
+    wait_until(lambda: reader.epochs_done() >= 2, "goes on")
+    assert slots_of(name).taken_over >= 1
+    for worker in workers:
+        with contextlib.suppress(ProcessLookupError):  # the kernel lets stopped orphans go on, or ends them
+            os.kill(worker, signal.SIGCONT)
+    wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers), "workers end with their job")
+    check_everything_once([slow, reader])
+
+
+def test_the_last_one_is_killed(name: str, jobs: Callable[..., Job]) -> None:
+    """Its workers take everything along, and the memory has no name."""
+    job = jobs(num_workers=1)
+    wait_until(job.batches, "reads")
+    job.kill()
+    wait_until(lambda: not (groups.home() / name).exists(), "nothing is left")
+
+
+def test_all_are_killed_with_their_workers(name: str, jobs: Callable[..., Job]) -> None:
+    """What is left has a few pages, and goes with the next that comes."""
+    job = jobs(num_workers=1)
+    wait_until(job.batches, "reads")
+    for pid in [*job.workers(), job.pid]:
+        os.kill(pid, signal.SIGSTOP)
+    workers = job.workers()
+    for pid in [*workers, job.pid]:
+        os.kill(pid, signal.SIGKILL)
+    job.was_killed = True
+    job.process.join()
+    again = jobs(num_workers=0)
+    wait_until(lambda: again.epochs_done() >= 1, "another opens it anew")
+    assert again.batches()[0]["epoch"] == 0
+    assert len(list((groups.home() / name).glob("*/table"))) == 1
+
+
+def test_a_stopped_member_holds_the_others_and_goes_on(name: str, jobs: Callable[..., Job]) -> None:
+    """It is slow, not dead; they wait for it, and say so."""
+    stopped, other = jobs(), jobs()
+    wait_until(lambda: stopped.batches() and other.batches(), "both read")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    place = slots_of(name)
+    held = next(m for m in place.members.values() if m.process[0] == stopped.pid).place
+    wait_until(lambda: _is_held(name, stopped.pid, other.pid), "the other one is held up")
+    assert next(m for m in slots_of(name).members.values() if m.process[0] == stopped.pid).place == held
+    os.kill(stopped.pid, signal.SIGCONT)
+    done = stopped.epochs_done(), other.epochs_done()
+    wait_until(lambda: stopped.epochs_done() > done[0] + 1 and other.epochs_done() > done[1] + 1, "both go on")
+    check_everything_once([stopped, other])
+
+
+def _is_held(name: str, by: int, whom: int) -> bool:
+    slots = slots_of(name)
+    late = {m.process[0]: m.number for m in slots.members.values()}
+    reason = slots.reason(late[whom])
+    return reason.kind == "room" and reason.member == late[by]
+
+
+def test_a_limit_to_patience(name: str, jobs: Callable[..., Job]) -> None:
+    """The others go on without it; it misses nothing, and catches up."""
+    stopped, other = jobs(), jobs(patience_s=0.3)
+    wait_until(lambda: stopped.batches() and other.batches(), "both read")
+    os.kill(stopped.pid, signal.SIGSTOP)
+    done = other.epochs_done()
+    wait_until(lambda: other.epochs_done() > done + 3, "goes on without")
+    assert slots_of(name).passed_by >= 1
+    os.kill(stopped.pid, signal.SIGCONT)
+    done = stopped.epochs_done()
+    wait_until(lambda: stopped.epochs_done() > done + 2, "comes again")
+    check_everything_once([stopped, other])
+
+
+def test_a_job_comes_back(name: str, jobs: Callable[..., Job]) -> None:
+    """From its state, at the same step, while the group is still there."""
+    first, other = jobs(compute_s=0.002), jobs(compute_s=0.002)
+    wait_until(lambda: len(first.batches()) > STEPS + 3, "is in its second epoch")
+    first.kill()
+    first.process.join()
+    last = first.batches()[-1]
+    back = jobs(state=last["state"])
+    wait_until(lambda: back.epochs_done() >= 2 and other.process.is_alive(), "goes on")
+    begun = back.batches()[0]
+    assert (begun["epoch"], begun["step"]) == (last["state"]["epoch"], last["step"] + 1)
+    check_everything_once([first, other, back])
+
+
+def test_all_jobs_come_back_to_a_group_that_has_gone(name: str, jobs: Callable[..., Job]) -> None:
+    before = [jobs(compute_s=0.001), jobs(compute_s=0.002)]
+    wait_until(lambda: all(len(job.batches()) > STEPS + 3 for job in before), "both are in the second epoch")
+    for job in before:
+        job.kill()
+        job.process.join()
+    groups.sweep()
+    assert not (groups.home() / name).exists()
+    states = [job.batches()[-1]["state"] for job in before]
+    after = [jobs(state=state) for state in states]
+    wait_until(lambda: all(job.epochs_done() >= 2 for job in after), "both go on")
+    for job, state in zip(after, states, strict=True):
+        whole, step = divmod(state["_num_yielded"], STEPS)
+        assert (job.batches()[0]["epoch"], job.batches()[0]["step"]) == (state["epoch"] + whole, step)
+    check_everything_once([*before, *after])
+
+
+def test_the_memory_stays_within_its_budget(name: str, tmp_path: Path) -> None:
+    """With batches of all sizes, for which there is room for a few."""
+    budget = 400_000
+    with stoker.DataLoader(
+        Ragged(), 2, shuffle=True, num_workers=2, collate_fn=pad, group=name, group_bytes=budget
+    ) as loader:
+        other = _fork.Process(target=_read_ragged, args=(name, budget, str(tmp_path / "out")))
+        other.start()
+        wait_until(lambda: len(slots_of(name).members) == 2, "two members")
+        for _ in range(2):
+            sizes = [int(batch.numel()) for batch in loader]
+            assert len(sizes) == 50
+            stats = loader.stats().group
+            assert 0 < stats.staging_bytes <= stats.most_bytes <= budget
+            memory = loader._membership.seat.staging.memory.descriptor
+            assert 0 < os.fstat(memory).st_blocks * 512 <= budget
+        other.join(60)
+        assert other.exitcode == 0
+
+
+class Ragged(Dataset[Any]):
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(1 + (index * 7919) % 20_000, dtype=torch.int64)
+
+
+def pad(batch: list[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.utils.rnn.pad_sequence(batch)
+
+
+def _read_ragged(name: str, budget: int, out: str) -> None:
+    with stoker.DataLoader(Ragged(), 2, shuffle=True, collate_fn=pad, group=name) as loader:
+        for _ in range(2):
+            for _ in loader:
+                time.sleep(0.001)
+
+
+def test_a_worker_that_is_killed_is_said(name: str, jobs: Callable[..., Job]) -> None:
+    job, other = jobs(num_workers=2), jobs()
+    wait_until(lambda: job.batches() and other.batches(), "both read")
+    job.was_killed = True
+    os.kill(job.workers()[0], signal.SIGKILL)
+    job.process.join(30)
+    assert job.process.exitcode == 1
+    done = other.epochs_done()
+    wait_until(lambda: other.epochs_done() > done + 1, "the other goes on")
+    check_everything_once([job, other])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_another_user(name: str, jobs: Callable[..., Job]) -> None:
+    """Cannot read it, join it, or see that it is there."""
+    job = jobs()
+    wait_until(job.batches, "reads")
+    (path,) = (groups.home() / name).glob("*/table")
+    member = next(iter(slots_of(name).members.values()))
+    found = _fork.Queue()
+    other = _fork.Process(target=_as_nobody, args=(str(path), member.process[0], member.descriptor, name, found))
+    other.start()
+    assert found.get(timeout=60) == ["PermissionError", "PermissionError", "PermissionError", "own"]
+    other.join()
+    done = job.epochs_done()
+    wait_until(lambda: job.epochs_done() > done, "undisturbed")
+
+
+def _as_nobody(path: str, pid: int, descriptor: int, name: str, found: Any) -> None:
+    os.setgid(65534)
+    os.setuid(65534)
+    tried = []
+    for act in (
+        lambda: os.open(path, os.O_RDONLY),
+        lambda: os.listdir(groups.home().parent.parent / "stoker-0" / "groups"),
+        lambda: os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR),
+    ):
+        try:
+            act()
+            tried.append("could")
+        except OSError as error:
+            tried.append(type(error).__name__)
+    with stoker.DataLoader(Drawing(), BATCH, group=name) as loader:  # a group of its own, of the same name
+        tried.append("own" if loader.stats().group.members == 1 else "joined")
+    os.rmdir(groups.home())
+    found.put(tried)
+
+
+def test_opening_is_interrupted(name: str, jobs: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The opener dies before there is anything to join: the next one finds no half of a group."""
+
+    def dies(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for where in ("Table.create", "json.dumps", "Slots.join"):
+        target, attribute = where.split(".")
+        with monkeypatch.context() as patch:
+            patch.setattr({"Table": groups.Table, "json": groups.json, "Slots": Slots}[target], attribute, dies)
+            job = jobs()
+            job.was_killed = True
+            job.process.join(30)
+            assert job.process.exitcode == -signal.SIGKILL
+    job = jobs()
+    wait_until(lambda: job.epochs_done() >= 1, "opens it anew")
+    assert process.is_alive(*next(iter(slots_of(name).members.values())).process)
