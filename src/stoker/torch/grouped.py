@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -165,7 +166,10 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         self._told = False
         super().__init__(Instead(loader, generator=torch.Generator()))  # type: ignore[arg-type]
         self._meter.workers, self._meter.group = loader.num_workers, loader.group
-        self._late_pid = 0
+        look = weakref.WeakMethod(self._look)  # an iterator that nobody has any more must not hold itself
+        self._wait = Wait(
+            not loader.num_workers, loader.group_patience_s, lambda *late: method(*late) if (method := look()) else None
+        )
         self._patience_s = loader.timeout
 
     def _begin(self) -> None:
@@ -189,9 +193,8 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         if member.reading is not self._turn:
             raise RuntimeError("another iter() of this loader has begun; in a group one goes on at a time")
         member.check()
-        wait = Wait(not self._loader.num_workers, self._loader.group_patience_s, self._look)
         while True:
-            with member.seat.batch(wait) as got:
+            with member.seat.batch(self._wait) as got:
                 if got is None:
                     member.reading = None
                     raise StopIteration
