@@ -159,7 +159,7 @@ class Staging:
                 self.look_around()
             ticket = self.table.ticket(WORK)
             with self.table.change() as slots:
-                if self.member not in slots.members:
+                if self.member not in slots.members or slots.members[self.member].is_leaving:
                     return None
                 found: Place | Draw | None = slots.claim(self.member, self.process)
             if found is not None:
@@ -281,6 +281,12 @@ class Seat:
             with self.staging.table.change() as slots:
                 self._check(slots)
                 slots.rest(self.address.member, time.monotonic())
+
+    def retire(self) -> None:
+        """This job is about to leave: nobody waits for it, and its workers end what they are at."""
+        with self.staging.table.change() as slots:
+            if self.address.member in slots.members:
+                slots.retire(self.address.member)
 
     def restore(self, place: Place) -> None:
         """Go on from a place where this job was before."""
@@ -476,6 +482,8 @@ def _enter(
         entered = _entered.setdefault(name, set())
         misfits = []
         for stream, theirs in found:
+            if theirs.get("rank") != about.get("rank"):
+                continue  # another process of such a job
             what = _strangers(about, theirs) or differences(theirs)
             if not what:
                 try:

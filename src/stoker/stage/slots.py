@@ -59,6 +59,8 @@ class Member:
     """Whether it is just looking at the batch at its place."""
     is_waiting: bool = False
     """Whether it would, and has to wait for it."""
+    is_leaving: bool = False
+    """Whether it reads no more, and its workers end what they are at."""
     workers: list[Process] = field(default_factory=list)
 
     @property
@@ -209,6 +211,14 @@ class Slots:
         self.members[number].is_waiting = False
         self.news.add(WORK)
 
+    def retire(self, number: int) -> None:
+        """A member is about to leave: nobody waits for it, and its workers take on nothing new."""
+        member = self.members[number]
+        member.is_leaving = member.is_passed = True
+        member.is_reading = member.is_waiting = False
+        self._clear()
+        self.news |= {WORK, BATCHES}
+
     def leave(self, number: int, is_alive: IsAlive) -> None:
         """A member has gone, one way or the other: what it had claimed is to be taken over."""
         member = self.members.pop(number, None)
@@ -266,6 +276,8 @@ class Slots:
 
     def _choose(self, member: Member) -> Place | Draw | None:
         """What is needed first, of all that may be prepared now."""
+        if member.is_leaving:
+            return None
         if member.is_passed and member.is_reading:
             chosen = self._next_of(member.epoch, member.step, only=member)
             if chosen is not None:

@@ -6,6 +6,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -56,9 +57,8 @@ class Membership:
             return found + differences(own, theirs["loader"])
 
         budget = loader.group_bytes if loader.group_bytes is not None else default_bytes()
-        self.seat = Seat(
-            loader.group, {"seed": seed, "loader": own}, misfits, budget, os.path.basename(script_name()) or "python"
-        )
+        about = {"seed": seed, "rank": _rank_of(loader), "loader": own}
+        self.seat = Seat(loader.group, about, misfits, budget, os.path.basename(script_name()) or "python")
         loader.seed = self.seat.about["seed"]
         self._pool: _Pool | None = None
         self._preparing: Preparing | None = None
@@ -84,12 +84,10 @@ class Membership:
 
     def close(self) -> None:
         """Leave the group."""
-        is_ours, pool = self.seat.is_ours, self._pool
-        if pool is not None and is_ours:
-            pool.stop()
+        if self._pool is not None and self.seat.is_ours:
+            self.seat.retire()
+            self._pool.end()
         self.seat.close()
-        if pool is not None and is_ours:
-            pool.end()
 
     def stats(self) -> GroupStats | None:
         """The group as it is now."""
@@ -141,14 +139,14 @@ class _Pool:
             how = ", ".join(how_it_ended(worker.pid, worker.exitcode) for worker in ends)
             raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly [{how}]")
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """When they are done with the batch that they are at, or soon."""
         self._stopped.set()
         for thread in self._threads:
             thread.join()
-
-    def end(self) -> None:
+        deadline = time.monotonic() + _END_S
         for worker in self._processes:
-            worker.join(_END_S)
+            worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
                 worker.terminate()
                 worker.join()
@@ -262,6 +260,12 @@ def _seed_of(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
 
 
+def _rank_of(loader: Any) -> int:
+    """Which of the processes of one job: each has samples of its own, and shares them with its like in other jobs."""
+    rank = getattr(loader.sampler, "rank", 0)
+    return rank if isinstance(rank, int) else 0
+
+
 def _describe(loader: Any, seed: int) -> dict[str, str]:
     route = recognise(loader, seed)
     if route.has_own_generator:
@@ -270,11 +274,7 @@ def _describe(loader: Any, seed: int) -> dict[str, str]:
             "generator= out; the group's seed sets torch's default generator before the sampler draws."
         )
     found = {name: repr(value) for name, value in route.describe().items()}
-    found |= {
-        "batch": repr(loader.batch_size),
-        "world": repr(route.world),
-        "rank": repr(getattr(loader.sampler, "rank", 0)),
-    }
+    found |= {"batch": repr(loader.batch_size), "world": repr(route.world)}
     found |= {"dataset.length": repr(len(loader.dataset))}
     found |= describe(loader.dataset, "dataset") | describe(loader.collate_fn, "collate_fn")
     if not route.is_plain:
