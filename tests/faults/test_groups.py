@@ -56,6 +56,7 @@ class Job:
         self.was_killed = False
 
     def _train(self, name: str) -> None:
+        torch.set_num_threads(1)
         leaving = []
         signal.signal(signal.SIGUSR1, lambda *_: leaving.append(1))
         options = self.options
@@ -380,6 +381,7 @@ def pad(batch: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _read_ragged(name: str, budget: int, out: str) -> None:
+    torch.set_num_threads(1)  # a forked process hangs in the pool of threads that its parent has used
     with stoker.DataLoader(Ragged(), 2, shuffle=True, collate_fn=pad, group=name) as loader:
         for _ in range(2):
             for _ in loader:

@@ -29,7 +29,7 @@ from stoker.live import groups, process
 from stoker.live.record import Seen
 from stoker.memory import PAGE, Bytes, Memory, check_alone, headroom_bytes
 from stoker.stage.room import Room
-from stoker.stage.slots import BATCHES, NOWHERE, READY, WORK, Batch, Draw, Member, Place, Reason, Slots
+from stoker.stage.slots import BATCHES, LAYOUT, NOWHERE, READY, WORK, Batch, Draw, Member, Place, Reason, Slots
 from stoker.stage.table import (
     _HALF_BYTES,
     _HALVES_AT,
@@ -44,7 +44,7 @@ from stoker.stage.table import (
     when_outside,
 )
 
-VERSION = 2
+VERSION = f"1.{LAYOUT:08x}"
 LOOK_S = 0.1
 """How often one who waits asks the kernel who is alive."""
 HELPS_AFTER_S = 1.0

@@ -16,6 +16,7 @@ worker gives up what it has prepared when something before it lacks a worker.
 Nothing here knows clocks, processes or memory. Times and the living are told.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -523,6 +524,8 @@ def _backwards(place: Place) -> Place:
     return -place[0], -place[1]
 
 
+LAYOUT = zlib.crc32(repr([kind.__slots__ for kind in (Room, Member, Batch, Epoch, Slots)]).encode())
+"""What `values` consist of: another number, and `of` would not understand them."""
 _room_row = attrgetter(*Room.__slots__)
 _member_row = attrgetter(*Member.__slots__)
 _batch_row = attrgetter(*Batch.__slots__)
