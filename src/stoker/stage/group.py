@@ -255,7 +255,7 @@ class Seat:
         self.staging.meanwhile = weakref.WeakMethod(self._lose_patience)
         self.waited_for: dict[str, float] = {}
         self.resumed = ""
-        self._wait: Wait | None = None
+        self._patience_s = float("inf")
         self.close = weakref.finalize(self, _leave, self.staging, self.owner)
         _seats.add(self)
 
@@ -298,7 +298,7 @@ class Seat:
     @contextlib.contextmanager
     def batch(self, wait: "Wait") -> Iterator[Batch | Place | Draw | None]:
         """The next batch to copy, within this; or what this process has to prepare itself; or None: the epoch is over."""
-        self._wait = wait
+        self._patience_s = float("inf") if wait.patience_s is None else wait.patience_s
         try:
             got = self._take(wait)
         except BaseException:
@@ -335,7 +335,7 @@ class Seat:
                 reason = slots.reason(number)
                 late = slots.members.get(reason.member)
             waited_s = time.monotonic() - began
-            if late is not None and waited_s >= self._patience_with(late, reason, wait) and self._lose_patience(began):
+            if late is not None and waited_s >= self._patience_with(late, reason) and self._lose_patience(began):
                 continue
             who = "workers" if late is None else "own workers" if late.number == number else name_of(late)
             before = time.monotonic()
@@ -353,9 +353,7 @@ class Seat:
             self._check(slots)
             reason = slots.reason(number)
             late = slots.members.get(reason.member)
-            if late is None or self._wait is None:
-                return False
-            if time.monotonic() - max(began, late.moved_at) < self._patience_with(late, reason, self._wait):
+            if late is None or time.monotonic() - max(began, late.moved_at) < self._patience_with(late, reason):
                 return False
             if reason.kind == "asleep":
                 slots.wait_no_more(late.number)
@@ -363,16 +361,15 @@ class Seat:
                 slots.pass_by(late.number)
             return True
 
-    def _patience_with(self, late: Member, reason: Reason, wait: "Wait") -> float:
+    def _patience_with(self, late: Member, reason: Reason) -> float:
         """How long to wait for another. One of this very process cannot read on while this one waits."""
-        longest_s = float("inf") if wait.patience_s is None else wait.patience_s
         if reason.kind == "asleep":
             return LOOK_S
         if reason.kind != "room":
-            return longest_s if late.number != self.address.member else float("inf")
+            return self._patience_s if late.number != self.address.member else float("inf")
         if late.process == self.staging.process:
             return 0.0
-        return longest_s if late.is_reading else min(longest_s, PASSED_BY_AFTER_S)
+        return self._patience_s if late.is_reading else min(self._patience_s, PASSED_BY_AFTER_S)
 
     def _check(self, slots: Slots) -> None:
         if self.address.member not in slots.members:
