@@ -22,7 +22,7 @@ import pytest
 from tests.cli.loading import SCRIPT, Together, Training
 
 from stoker.cli import main
-from stoker.stage.group import home
+from stoker.stage.door import home
 
 ODD_NAME = "odd\n\x1b[31m\"'.py"
 

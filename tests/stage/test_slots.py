@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from stoker.stage.records import COPYING, NOWHERE, READY, WAITING, Draw, Place, Reason
 from stoker.stage.room import Process, Room
-from stoker.stage.slots import COPYING, NOWHERE, READY, WAITING, Draw, Place, Reason, Slots
+from stoker.stage.slots import Slots
 
 MOST_ROUNDS = 2000
 

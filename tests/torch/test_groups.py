@@ -31,7 +31,7 @@ from torch.utils.data import (
 
 import stoker
 from stoker.errors import ConfigError, ResourceError
-from stoker.stage import group as groups
+from stoker.stage import door as groups
 from stoker.torch.likeness import describe, differences
 
 BATCH = 4

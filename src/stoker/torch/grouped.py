@@ -20,9 +20,11 @@ from torch.utils.data._utils import pin_memory
 from stoker.errors import ConfigError
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
-from stoker.stage.group import GroupStats, Seat, Wait, check_name, default_bytes
+from stoker.stage.door import check_name
+from stoker.stage.group import GroupStats, Seat, Wait
 from stoker.stage.outbox import Outbox
-from stoker.stage.slots import Batch as Staged
+from stoker.stage.records import Batch as Staged
+from stoker.stage.staging import default_bytes
 from stoker.torch.carrier import Instead, MapIter, how_it_ended
 from stoker.torch.course import recognise
 from stoker.torch.likeness import describe, differences
@@ -143,9 +145,9 @@ class _Pool:
     def end(self) -> None:
         """When they are done with the batch that they are at, or soon."""
         self._stopped.set()
-        for thread in self._threads:
-            thread.join()
         deadline = time.monotonic() + _END_S
+        for thread in self._threads:  # a signal handler may have interrupted what they wait for
+            thread.join(max(0.0, deadline - time.monotonic()))
         for worker in self._processes:
             worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
