@@ -23,8 +23,9 @@ from typing import Any
 
 import harness
 import stoker
-from stoker.stage.group import home
-from stoker.stage.slots import READY, Slots
+from stoker.stage.door import home
+from stoker.stage.records import READY
+from stoker.stage.slots import Slots
 from stoker.stage.table import Table
 from workloads import Jpegs
 

@@ -474,7 +474,7 @@ def test_text_from_outside_is_harmless() -> None:
 
 
 def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
-    from stoker.stage.group import groups_of
+    from stoker.stage.glance import groups_of
 
     name = "n" * 54 + f"{os.getpid():010}"  # the longest that there may be
     with stoker.DataLoader(Numbers(40), batch_size=4, group=name) as loader:
@@ -499,10 +499,9 @@ def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
 
 
 def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
-    from stoker.stage.group import _glance
     from stoker.stage.room import Room
     from stoker.stage.slots import Slots
-    from stoker.stage.table import Table
+    from stoker.stage.table import Table, glance
 
     Table.create(tmp_path / "table", Slots(Room(1000)).values())
     table = Table(tmp_path / "table", Slots.of)
@@ -521,8 +520,9 @@ def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
     try:
         counts = []
         while len(set(counts)) < 100:
-            slots = _glance(descriptor)
-            if slots is not None:
+            values = glance(descriptor)
+            if values is not None:
+                slots = Slots.of(values)
                 assert slots.prepared == slots.repeated == slots.taken_over == slots.passed_by
                 assert slots.room.capacities == [slots.prepared] * (slots.prepared % 1000)
                 counts.append(slots.prepared)

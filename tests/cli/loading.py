@@ -1,9 +1,12 @@
 """Real training processes for `stoker top` and `stoker metrics` to look at."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from stoker.stage.door import home
 
 SCRIPT, GROUPED = (Path(__file__).parents[1] / "scripts" / name for name in ("loading.py", "grouped.py"))
 
@@ -61,3 +64,4 @@ class Together:
             one.process.kill()  # also one that is stopped
         for one in self.trainings.values():
             one.process.communicate()
+        shutil.rmtree(home() / self.group, ignore_errors=True)  # the last that was killed had nobody to do it

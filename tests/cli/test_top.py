@@ -22,6 +22,7 @@ import pytest
 from tests.cli.loading import SCRIPT, Together, Training
 
 from stoker.cli import main
+from stoker.stage.door import home
 
 ODD_NAME = "odd\n\x1b[31m\"'.py"
 
@@ -267,7 +268,7 @@ def test_a_slow_one_is_named(together: Together, terminal: Terminal) -> None:
 
 
 def test_a_lock_that_is_held_keeps_nobody_from_looking(together: Together, capsys: pytest.CaptureFixture[str]) -> None:
-    (path,) = Path(f"/dev/shm/stoker-{os.getuid()}/groups/{together.group}").glob("*/table")
+    (path,) = (home() / together.group).glob("*/table")
     with path.open("rb+") as table:
         fcntl.flock(table, fcntl.LOCK_EX)
         deadline = time.monotonic() + 10

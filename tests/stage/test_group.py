@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from stoker.live import process
-from stoker.stage import group as groups
+from stoker.memory import PAGE
+from stoker.stage import door as groups
+from stoker.stage import group
 from stoker.stage.group import Seat, Wait
-from stoker.stage.slots import Batch, Draw, Place
+from stoker.stage.records import Batch, Draw, Place
 
 _fork = multiprocessing.get_context("fork")
 STEPS = 6
-PAGE = groups.PAGE
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def test_members_without_workers_share_what_each_prepares(name: str) -> None:
 
 
 def test_one_who_prepares_passes_by_who_is_in_the_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "PASSED_BY_AFTER_S", 0.1)
+    monkeypatch.setattr(group, "PASSED_BY_AFTER_S", 0.1)
     idle = _fork.Process(target=sit_and_sleep, args=(name, 3 * PAGE))
     idle.start()
     seat = join_when_there(name)

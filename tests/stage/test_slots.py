@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from stoker.stage.records import COPYING, NOWHERE, READY, WAITING, Draw, Place, Reason
 from stoker.stage.room import Process, Room
-from stoker.stage.slots import COPYING, NOWHERE, READY, WAITING, Draw, Place, Reason, Slots
+from stoker.stage.slots import Slots
 
 MOST_ROUNDS = 2000
 
@@ -162,6 +163,8 @@ class World:
         was_waiting = self.slots.members[job.number].is_waiting
         with self.change() as slots:
             member = slots.members[job.number]
+            if member.is_leaving:
+                return False
             assert member.place == job.expected
             if slots.is_over(job.number):
                 assert job.expected[1] >= self.steps_of(job.expected[0])
@@ -314,7 +317,7 @@ def go_on(world: World, chance: random.Random, many: int) -> None:
         act(*arguments)
 
 
-DISTURBANCES = ["rest", "restore", "pass_by", "leave", "kill", "kill alone", "kill worker"]
+DISTURBANCES = ["rest", "restore", "pass_by", "leave", "kill", "kill alone", "kill worker", "retire"]
 
 
 def disturb(world: World, job: Job, how: str, chance: random.Random) -> None:
@@ -327,6 +330,11 @@ def disturb(world: World, job: Job, how: str, chance: random.Random) -> None:
     elif how == "pass_by":
         world.pass_by(job.number)
     elif how == "leave":
+        world.leave(job)
+    elif how == "retire" and is_reader_free:
+        with world.change() as slots:
+            slots.retire(job.number)
+        go_on(world, chance, 10)
         world.leave(job)
     elif how in ("kill", "kill alone"):
         world.die(job, alone=how == "kill alone")

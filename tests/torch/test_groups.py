@@ -31,7 +31,7 @@ from torch.utils.data import (
 
 import stoker
 from stoker.errors import ConfigError, ResourceError
-from stoker.stage import group as groups
+from stoker.stage import door as groups
 from stoker.torch.likeness import describe, differences
 
 BATCH = 4
@@ -370,10 +370,33 @@ def test_a_sampler_that_does_not_agree_is_found_out(make: Make) -> None:
 def test_ranks_of_jobs_share_with_their_like(make: Make) -> None:
     data = Pictures()
     samplers = [[DistributedSampler(data, 2, rank, seed=1) for rank in range(2)] for _ in range(2)]
-    (a0, a1), (b0, b1) = [[make(data, sampler=sampler) for sampler in job] for job in samplers]
+    loaders = []
+    for sampler in [sampler for job in samplers for sampler in job]:
+        groups._entered.clear()  # as in another process
+        loaders.append(make(data, sampler=sampler))
+    a0, a1, b0, b1 = loaders
     ids = [ids_of(epoch) for pair in ((a0, b0), (a1, b1)) for epoch in together(*pair)]
     assert ids[0] == ids[1] and ids[2] == ids[3]
     assert sorted(ids[0] + ids[2]) == list(range(40))
+
+
+class Slow(Pictures):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.03)
+        return super().__getitem__(index)
+
+
+def test_workers_end_what_they_are_at(make: Make, tmp_path: Path) -> None:
+    """A job that leaves early has not prepared for nothing."""
+    leaving, staying = (make(Slow(log=tmp_path / "log"), num_workers=1) for _ in range(2))
+    for _ in zip(range(2), leaving, staying):  # noqa: B905
+        pass
+    leaving.close()
+    assert len(list(staying)) == 10
+    counts = Counter((tmp_path / "log").read_text().split())
+    stats = staying.stats().group
+    assert (stats.taken_over, stats.repeated) == (0, 0)
+    assert sum(counts.values()) <= 80
 
 
 def test_an_epoch_that_is_left(make: Make) -> None:

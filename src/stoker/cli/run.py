@@ -11,7 +11,7 @@ from dataclasses import replace
 from stoker.errors import ConfigError
 from stoker.plan import Plan
 from stoker.run.script import execute
-from stoker.stage.group import check_name
+from stoker.stage.door import check_name
 from stoker.units import parse_bytes
 
 

@@ -16,110 +16,21 @@ worker gives up what it has prepared when something before it lacks a worker.
 Nothing here knows clocks, processes or memory. Times and the living are told.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
+from stoker.stage.records import CLAIMED, COPYING, NOWHERE, READY, WAITING, Batch, Draw, Epoch, Member, Place, Reason
 from stoker.stage.room import Process, Room
 
-CLAIMED, WAITING, COPYING, READY = range(4)
 WORK, BATCHES = range(2)
 """What somebody may be waiting for: something to prepare or room for it, and batches to read."""
-NOWHERE = -1
 MOST_SLOTS = 256
 _FEWEST_AHEAD = 16
 
-Place = tuple[int, int]
-"""An epoch, and a step in it."""
 IsAlive = Callable[[int, int], bool]
-
-
-@dataclass(slots=True)
-class Member:
-    """A loader of some job."""
-
-    number: int
-    process: Process
-    label: str
-    descriptor: int
-    """Of the group's memory, in that process."""
-    epoch: int
-    step: int
-    moved_at: float
-    """When its place last changed."""
-    is_reading: bool = False
-    """Whether it is within an epoch."""
-    is_fresh: bool = True
-    """Whether it has never begun one."""
-    is_passed: bool = False
-    """Whether nobody waits for it."""
-    is_copying: bool = False
-    """Whether it is just looking at the batch at its place."""
-    is_waiting: bool = False
-    """Whether it would, and has to wait for it."""
-    workers: list[Process] = field(default_factory=list)
-
-    @property
-    def place(self) -> Place:
-        """What it reads next."""
-        return self.epoch, self.step
-
-    @property
-    def furthest(self) -> Place:
-        """Up to here its workers prepare when nobody else needs it."""
-        return self.epoch, self.step + 2 * len(self.workers) + 2
-
-    def holds(self, place: Place) -> bool:
-        """Whether a batch must not be taken away from it: it has it, or waits for it."""
-        return self.place == place and (self.is_copying or self.is_waiting)
-
-
-@dataclass(slots=True)
-class Batch:
-    """A batch that somebody has claimed."""
-
-    epoch: int
-    step: int
-    member: int
-    process: Process
-    """Who prepares it, or did."""
-    state: int = CLAIMED
-    slot: int = NOWHERE
-    used: int = 0
-
-    @property
-    def place(self) -> Place:
-        """Where it belongs."""
-        return self.epoch, self.step
-
-
-@dataclass(slots=True)
-class Epoch:
-    """What all agree on."""
-
-    steps: int
-    digest: str
-    """Of the order of its samples."""
-    gone: int = 0
-    """Batches before this step were staged, and are not any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Somebody must say first how many batches an epoch has."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a member has to wait."""
-
-    kind: str
-    """"prepared": somebody is at it; "room": nothing goes on before another has read; "asleep": another does not take what
-    it has waited for; "nobody": there is no worker."""
-    member: int
 
 
 @dataclass(slots=True)
@@ -208,6 +119,14 @@ class Slots:
         self.members[number].is_waiting = False
         self.news.add(WORK)
 
+    def retire(self, number: int) -> None:
+        """A member is about to leave: nobody waits for it, and its workers take on nothing new."""
+        member = self.members[number]
+        member.is_leaving = member.is_passed = True
+        member.is_reading = member.is_waiting = False
+        self._clear()
+        self.news |= {WORK, BATCHES}
+
     def leave(self, number: int, is_alive: IsAlive) -> None:
         """A member has gone, one way or the other: what it had claimed is to be taken over."""
         member = self.members.pop(number, None)
@@ -265,6 +184,8 @@ class Slots:
 
     def _choose(self, member: Member) -> Place | Draw | None:
         """What is needed first, of all that may be prepared now."""
+        if member.is_leaving:
+            return None
         if member.is_passed and member.is_reading:
             chosen = self._next_of(member.epoch, member.step, only=member)
             if chosen is not None:
@@ -511,6 +432,8 @@ def _backwards(place: Place) -> Place:
     return -place[0], -place[1]
 
 
+LAYOUT = zlib.crc32(repr([kind.__slots__ for kind in (Room, Member, Batch, Epoch, Slots)]).encode())
+"""What `values` consist of: another number, and `of` would not understand them."""
 _room_row = attrgetter(*Room.__slots__)
 _member_row = attrgetter(*Member.__slots__)
 _batch_row = attrgetter(*Batch.__slots__)

@@ -6,7 +6,9 @@ import queue
 import signal
 import sys
 import threading
+import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +20,11 @@ from torch.utils.data._utils import pin_memory
 from stoker.errors import ConfigError
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
-from stoker.stage.group import GroupStats, Seat, Wait, check_name, default_bytes
+from stoker.stage.door import check_name
+from stoker.stage.group import GroupStats, Seat, Wait
 from stoker.stage.outbox import Outbox
-from stoker.stage.slots import Batch as Staged
+from stoker.stage.records import Batch as Staged
+from stoker.stage.staging import default_bytes
 from stoker.torch.carrier import Instead, MapIter, how_it_ended
 from stoker.torch.course import recognise
 from stoker.torch.likeness import describe, differences
@@ -56,9 +60,8 @@ class Membership:
             return found + differences(own, theirs["loader"])
 
         budget = loader.group_bytes if loader.group_bytes is not None else default_bytes()
-        self.seat = Seat(
-            loader.group, {"seed": seed, "loader": own}, misfits, budget, os.path.basename(script_name()) or "python"
-        )
+        about = {"seed": seed, "rank": _rank_of(loader), "loader": own}
+        self.seat = Seat(loader.group, about, misfits, budget, os.path.basename(script_name()) or "python")
         loader.seed = self.seat.about["seed"]
         self._pool: _Pool | None = None
         self._preparing: Preparing | None = None
@@ -84,12 +87,10 @@ class Membership:
 
     def close(self) -> None:
         """Leave the group."""
-        is_ours, pool = self.seat.is_ours, self._pool
-        if pool is not None and is_ours:
-            pool.stop()
+        if self._pool is not None and self.seat.is_ours:
+            self.seat.retire()
+            self._pool.end()
         self.seat.close()
-        if pool is not None and is_ours:
-            pool.end()
 
     def stats(self) -> GroupStats | None:
         """The group as it is now."""
@@ -141,14 +142,14 @@ class _Pool:
             how = ", ".join(how_it_ended(worker.pid, worker.exitcode) for worker in ends)
             raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly [{how}]")
 
-    def stop(self) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-
     def end(self) -> None:
+        """When they are done with the batch that they are at, or soon."""
+        self._stopped.set()
+        deadline = time.monotonic() + _END_S
+        for thread in self._threads:  # a signal handler may have interrupted what they wait for
+            thread.join(max(0.0, deadline - time.monotonic()))
         for worker in self._processes:
-            worker.join(_END_S)
+            worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
                 worker.terminate()
                 worker.join()
@@ -167,7 +168,10 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         self._told = False
         super().__init__(Instead(loader, generator=torch.Generator()))  # type: ignore[arg-type]
         self._meter.workers, self._meter.group = loader.num_workers, loader.group
-        self._late_pid = 0
+        look = weakref.WeakMethod(self._look)  # an iterator that nobody has any more must not hold itself
+        self._wait = Wait(
+            not loader.num_workers, loader.group_patience_s, lambda *late: method(*late) if (method := look()) else None
+        )
         self._patience_s = loader.timeout
 
     def _begin(self) -> None:
@@ -191,9 +195,8 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         if member.reading is not self._turn:
             raise RuntimeError("another iter() of this loader has begun; in a group one goes on at a time")
         member.check()
-        wait = Wait(not self._loader.num_workers, self._loader.group_patience_s, self._look)
         while True:
-            with member.seat.batch(wait) as got:
+            with member.seat.batch(self._wait) as got:
                 if got is None:
                     member.reading = None
                     raise StopIteration
@@ -262,6 +265,12 @@ def _seed_of(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
 
 
+def _rank_of(loader: Any) -> int:
+    """Which of the processes of one job: each has samples of its own, and shares them with its like in other jobs."""
+    rank = getattr(loader.sampler, "rank", 0)
+    return rank if isinstance(rank, int) else 0
+
+
 def _describe(loader: Any, seed: int) -> dict[str, str]:
     route = recognise(loader, seed)
     if route.has_own_generator:
@@ -270,11 +279,7 @@ def _describe(loader: Any, seed: int) -> dict[str, str]:
             "generator= out; the group's seed sets torch's default generator before the sampler draws."
         )
     found = {name: repr(value) for name, value in route.describe().items()}
-    found |= {
-        "batch": repr(loader.batch_size),
-        "world": repr(route.world),
-        "rank": repr(getattr(loader.sampler, "rank", 0)),
-    }
+    found |= {"batch": repr(loader.batch_size), "world": repr(route.world)}
     found |= {"dataset.length": repr(len(loader.dataset))}
     found |= describe(loader.dataset, "dataset") | describe(loader.collate_fn, "collate_fn")
     if not route.is_plain:

@@ -21,12 +21,13 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 
-from stoker.errors import ConfigError, StokerError
+from stoker.errors import ConfigError, ResourceError
 from stoker.memory import Bytes
 from stoker.meter import Counts
 from stoker.prep.batch import NoLayout, build, lay_out, pack, unpack
-from stoker.stage.group import Address, Staging, leave
-from stoker.stage.slots import Draw, Place
+from stoker.stage.door import leave
+from stoker.stage.records import Draw, Place
+from stoker.stage.staging import Address, Staging
 from stoker.torch.caching import Caching
 from stoker.torch.leaves import HereCollate, TensorLeaves, leaf_over, plain_reducers
 from stoker.torch.progress import Batch, Route, listed
@@ -74,17 +75,18 @@ class Preparing:
             return
         try:
             self._agree(asked[0], staging)
-        except Exception:
-            staging.let_go(asked)  # whose sampler does not agree has to go; it is nothing to the others
+            try:
+                parts = self._make(asked)
+            except Exception as error:
+                parts = [_failed(error)]
+            try:
+                staging.publish(asked, parts)
+            except ResourceError as error:  # it is too large
+                staging.publish(asked, [_failed(error)])
+        except BaseException:
+            # Whose sampler does not agree, or who is interrupted, has to go; it is nothing to the others.
+            staging.let_go(asked)
             raise
-        try:
-            parts = self._make(asked)
-        except Exception as error:
-            parts = [_tail(Told(None, None, 0, 0.0, None, _failure(error)))]
-        try:
-            staging.publish(asked, parts)
-        except StokerError as error:  # it is too large
-            staging.publish(asked, [_tail(Told(None, None, 0, 0.0, None, _failure(error)))])
 
     def _agree(self, epoch: int, staging: Staging) -> None:
         """Find out what an epoch consists of, and that all agree."""
@@ -147,6 +149,10 @@ def opened(told: Told, content: Bytes) -> Any:
 def _tail(told: Told) -> Bytes:
     content = marshal.dumps(tuple(told))
     return np.frombuffer(content + len(content).to_bytes(_TAIL, "little"), np.uint8)
+
+
+def _failed(error: Exception) -> Bytes:
+    return _tail(Told(None, None, 0, 0.0, None, _failure(error)))
 
 
 def _failure(error: Exception) -> tuple[bytes, str]:

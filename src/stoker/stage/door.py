@@ -1,0 +1,231 @@
+"""A group on this host: where it is found, who comes, and who goes. One at a time.
+
+    /dev/shm/stoker-UID/groups/NAME/door            locked by whoever comes or goes
+    /dev/shm/stoker-UID/groups/NAME/TOKEN/about     what its members have in common
+    /dev/shm/stoker-UID/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
+
+Loaders of one script, for training and for validation, each have a TOKEN. What a member that was killed leaves behind is
+removed by its workers, or by the next at any door.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import ConfigError, ResourceError
+from stoker.live import process
+from stoker.memory import check_alone
+from stoker.stage.room import Room
+from stoker.stage.slots import LAYOUT, Slots
+from stoker.stage.staging import LENGTH, Address, Staging, own_process
+from stoker.stage.table import Table, close_lock, inside, locked, open_lock
+
+VERSION = f"1.{LAYOUT:08x}"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TMPFS = Path("/dev/shm")
+
+Differences = Callable[[dict[str, Any]], list[str]]
+"""What keeps a loader from joining one that is described so, in words."""
+
+_entered: dict[str, set[str]] = {}
+"""By the names of groups, the tokens that loaders of this process have joined."""
+
+_at_door = threading.Lock()
+"""Held while a thread of this process is at the door of a group."""
+
+
+def _after_fork_in_child() -> None:
+    global _at_door
+    _at_door = threading.Lock()  # another thread may have held it, and is not here to let go of it
+    _entered.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def check_name(name: object) -> str:
+    """Refuse what is not a name."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(
+            f"group must be a name of at most 64 letters, digits, dots, hyphens and underscores, not {name!r}"
+        )
+    return name
+
+
+def home() -> Path:
+    """Where the groups of this user are."""
+    return _TMPFS / f"stoker-{os.getuid()}" / "groups"
+
+
+def enter(
+    name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, label: str
+) -> tuple[Address, dict[str, Any]]:
+    """Join a group, or open it: where it is, and what its members have in common."""
+    sweep()
+    about = {"version": VERSION, "namespace": process.namespace(), **about}
+    with _door(name) as folder:
+        found: list[tuple[Path, dict[str, Any]]] = []
+        for stream in sorted(folder.iterdir()):
+            if stream.is_dir():
+                theirs = _living(stream)
+                if theirs is not None:
+                    found.append((stream, theirs))
+        entered = _entered.setdefault(name, set())
+        misfits = []
+        for stream, theirs in found:
+            if theirs.get("rank") != about.get("rank"):
+                continue  # another process of such a job
+            what = _strangers(about, theirs) or differences(theirs)
+            if not what:
+                try:
+                    address = _join(stream, label)
+                except ResourceError:
+                    if _living(stream) is not None:
+                        raise
+                    continue  # the last member has just gone
+                entered.add(stream.name)
+                return address, theirs
+            if stream.name not in entered:
+                misfits.append(what)
+        if misfits:
+            # Those that this job has joined already are its other loaders. One that it has not is what this one should be.
+            what = min(misfits, key=len)
+            raise ConfigError(f"this loader does not fit the group {name!r}: " + "; ".join(what))
+        stream = _open(folder, about, budget_bytes)
+        entered.add(stream.name)
+        return _join(stream, label, opens=True), about
+
+
+def _strangers(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    if theirs["version"] != ours["version"]:
+        return [f"it was opened by a stoker whose groups have version {theirs['version']}, and this is {ours['version']}"]
+    if theirs["namespace"] != ours["namespace"]:
+        return ["it was opened in another container: members must see each other's processes"]
+    return []
+
+
+@contextlib.contextmanager
+def _door(name: str, *, waits: bool = True) -> Iterator[Path]:
+    """Alone with a group's folder, which is there. If others are at the door, wait, or raise BlockingIOError."""
+    folder = home() / name
+    with inside(), _at_door:
+        yield from _doors(folder, waits=waits)
+
+
+def _doors(folder: Path, *, waits: bool) -> Iterator[Path]:
+    for one in (home().parent, home()):
+        one.mkdir(mode=0o700, exist_ok=True)
+        check_alone(one)
+    path = folder / "door"
+    while True:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            check_alone(folder)
+            descriptor = open_lock(path, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:
+            continue  # the last member has just gone, and taken the folder along
+        try:
+            with locked(descriptor, path, waits=waits):
+                try:
+                    is_same = os.path.samestat(os.fstat(descriptor), os.stat(path))
+                except FileNotFoundError:
+                    is_same = False
+                if is_same:
+                    yield folder
+                    return
+        finally:
+            close_lock(descriptor)
+
+
+def _open(folder: Path, about: dict[str, Any], budget_bytes: int) -> Path:
+    """A new one, with nobody in it yet. If this process dies on the way, the next at the door removes what is there."""
+    stream = folder / secrets.token_hex(8)
+    stream.mkdir(mode=0o700)
+    Table.create(stream / "table", Slots(Room(budget_bytes)).values())
+    path = stream / "about"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(about))
+    return stream
+
+
+def _living(stream: Path) -> dict[str, Any] | None:
+    """What is common to the members of one; None if all are dead, and then it is removed."""
+    with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
+        about: dict[str, Any] = json.loads((stream / "about").read_text())
+        if about["version"] != VERSION:
+            return about
+        table = Table(stream / "table", Slots.of)
+        try:
+            with table.change() as slots:
+                if about["namespace"] == process.namespace():  # elsewhere pids mean something else
+                    slots.sweep(process.is_alive)
+                if slots.members:
+                    return about
+        finally:
+            table.close()
+    shutil.rmtree(stream, ignore_errors=True)
+    return None
+
+
+def _join(stream: Path, label: str, *, opens: bool = False) -> Address:
+    table = Table(stream / "table", Slots.of)
+    own = own_process()
+    try:
+        descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC) if opens else _open_memory(table)
+        try:
+            os.ftruncate(descriptor, LENGTH)
+            with table.change() as slots:
+                number = slots.join(own, label, descriptor, time.monotonic())
+        except BaseException:
+            os.close(descriptor)
+            raise
+    finally:
+        table.close()
+    return Address(str(stream), number, own[0], descriptor)
+
+
+def _open_memory(table: Table) -> int:
+    with table.look() as slots:
+        members = list(slots.members.values())
+    failure: OSError | None = None
+    for member in members:
+        try:
+            return os.open(f"/proc/{member.process[0]}/fd/{member.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            failure = error
+    raise ResourceError(f"the group's memory cannot be opened through any of its members: {failure}")
+
+
+def leave(staging: Staging) -> None:
+    """Take a member's leave, for it or for one that is dead. The last one takes everything along."""
+    folder = staging.folder
+    with staging.table.change() as slots:  # first, as the door may not open: too many files are open, perhaps
+        slots.leave(staging.member, process.is_alive)
+    with _door(folder.parent.name) as group:
+        with staging.table.change() as slots:
+            slots.sweep(process.is_alive)
+        if not slots.members:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not any(one.is_dir() for one in group.iterdir()):
+            shutil.rmtree(group, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove groups whose members are all dead, and at whose door nobody is."""
+    if not home().is_dir():
+        return
+    for group in list(home().iterdir()):
+        with contextlib.suppress(OSError), _door(group.name, waits=False) as folder:
+            for stream in list(folder.iterdir()):
+                if stream.is_dir():
+                    _living(stream)
+            if not any(one.is_dir() for one in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,95 @@
+"""Groups as others see them: looked at, not touched."""
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+from stoker.live import groups, process
+from stoker.live.record import Seen
+from stoker.memory import check_alone
+from stoker.stage.door import NAME, home
+from stoker.stage.records import READY, Member, Place
+from stoker.stage.slots import Slots
+from stoker.stage.table import glance, holder_of
+
+
+def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.Group]:
+    """The groups that loaders are in, as they are now. Nothing is changed, and nobody is waited for or kept waiting."""
+    found: dict[groups.Key, groups.Group] = {}
+    namespace = process.namespace()
+    for seen in loaders:
+        facts = seen.facts
+        if facts.key not in found and NAME.fullmatch(facts.group) and NAME.fullmatch(facts.stream):
+            folder = home() / facts.group
+            with contextlib.suppress(OSError, ValueError, TypeError):  # it has just gone, or is of another version
+                for one in (home().parent, home(), folder):
+                    check_alone(one)
+                table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    values, holder = glance(table), holder_of(table)
+                finally:
+                    os.close(table)
+                if values is not None:
+                    found[facts.key] = _group(facts.key, Slots.of(values), holder, is_here=facts.namespace == namespace)
+    return found
+
+
+def _group(key: groups.Key, slots: Slots, holder: str, *, is_here: bool) -> groups.Group:
+    """A group as others see it, without the dead; in another container nobody can be judged."""
+    everybody = {one for member in slots.members.values() for one in (member.process, *member.workers)}
+    living = {one for one in everybody if not is_here or process.is_alive(*one)}
+    found = [(pid, process.find(pid)) for pid, _ in living] if is_here else []
+    stopped = {pid for pid, one in found if one is not None and one.is_stopped}
+    for number in [number for number, member in slots.members.items() if member.process not in living]:
+        del slots.members[number]
+    begun = [member for member in slots.members.values() if not member.is_fresh] or slots.members.values()
+    first = max((member.place for member in begun), default=(0, 0))
+    members = []
+    for member in slots.members.values():
+        workers = tuple(one[0] for one in member.workers if one in living)
+        members.append(
+            groups.Member(
+                number=member.number,
+                pid=member.process[0],
+                script=member.label,
+                workers=workers,
+                epoch=member.epoch,
+                step=member.step,
+                behind=_behind(slots, member.place, first),
+                is_reading=member.is_reading,
+                is_passed=member.is_passed,
+                stopped=tuple(sorted({member.process[0], *workers} & stopped)),
+                waits=_waits(slots, member),
+            )
+        )
+    return groups.Group(
+        *key,
+        members=tuple(members),
+        prepared=slots.prepared,
+        repeated=slots.repeated,
+        taken_over=slots.taken_over,
+        passed_by=slots.passed_by,
+        staging_bytes=slots.room.staged_bytes,
+        most_bytes=slots.room.most_bytes,
+        budget_bytes=slots.room.budget_bytes,
+        locked_by=int(holder.split()[-1]) if is_here and holder.split()[-1].isdigit() else 0,
+    )
+
+
+def _behind(slots: Slots, place: Place, first: Place) -> int:
+    """Batches between two places, as if all epochs had as many as those that are known."""
+    steps = max((epoch.steps for epoch in slots.epochs.values()), default=0)
+    return max(0, (first[0] - place[0]) * steps + first[1] - place[1])
+
+
+def _waits(slots: Slots, member: Member) -> groups.Waits | None:
+    batch = slots.batches.get(member.place)
+    if not member.is_reading or (batch is not None and batch.state == READY):
+        return None
+    reason = slots.reason(member.number)
+    other = slots.members.get(reason.member)
+    if reason.kind != groups.ROOM and batch is not None:
+        pid = batch.process[0]
+    else:
+        pid = other.process[0] if other is not None else 0
+    return groups.Waits(reason.kind, None if other is None else other.number, pid)

@@ -1,0 +1,182 @@
+"""Batches of a group in memory that its processes share, and the way there for those who prepare them.
+
+The memory has no name. A process opens it through a member that lives (`/proc/PID/fd/N`, this user's alone): it is gone
+with the last of them, however that went, and no size of /dev/shm bounds it. Who is alive is what the kernel says; whoever
+waits looks from time to time.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import MemberLost, ResourceError
+from stoker.live import process
+from stoker.memory import PAGE, Bytes, Memory, headroom_bytes
+from stoker.stage.records import NOWHERE, Batch, Draw, Place
+from stoker.stage.slots import WORK, Slots
+from stoker.stage.table import Table
+
+LOOK_S = 0.1
+"""How often one who waits asks the kernel who is alive."""
+_STRIDE = 1 << 38
+_SLOTS = 1 << 12
+LENGTH = _STRIDE * _SLOTS
+_RESERVE_BYTES = 64 << 20
+_MOST_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a member's workers find the group."""
+
+    folder: str
+    member: int
+    pid: int
+    descriptor: int
+
+
+def own_process() -> tuple[int, int]:
+    """This process, as others know it."""
+    found = process.find(os.getpid())
+    return os.getpid(), found.started if found is not None else 0
+
+
+def default_bytes() -> int:
+    """How much memory a group may use for batches, if nobody says."""
+    return max(1 << 20, min(_MOST_BYTES, headroom_bytes() // 4))
+
+
+class Staging:
+    """The group as one process of it sees it: its table, and its memory."""
+
+    def __init__(self, address: Address) -> None:
+        self.folder = Path(address.folder)
+        self.member = address.member
+        self.table = Table(self.folder / "table", Slots.of)
+        descriptor = address.descriptor
+        if address.pid != os.getpid():
+            descriptor = os.open(f"/proc/{address.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        self.memory = Memory(LENGTH, descriptor=descriptor)
+        self.process = own_process()
+        self.meanwhile: Callable[[], Callable[[float], object] | None] = lambda: None
+        """A reference to what a reader does from time to time while it waits for room, told since when."""
+        self._looked_at = 0.0
+
+    def look_around(self) -> None:
+        """Whoever is dead has gone."""
+        self._looked_at = time.monotonic()
+        with self.table.look() as slots:
+            everybody = {p for m in slots.members.values() for p in (m.process, *m.workers)} | {*slots.room.lost.values()}
+        if not all(process.is_alive(*one) for one in everybody):
+            with self.table.change() as slots:
+                slots.sweep(process.is_alive)
+
+    # ---- for those who prepare
+
+    def next_work(self, goes_on: Callable[[], bool]) -> Place | Draw | None:
+        """What this process shall prepare; None when its member has gone."""
+        while goes_on():
+            if time.monotonic() - self._looked_at > LOOK_S:
+                self.look_around()
+            ticket = self.table.ticket(WORK)
+            with self.table.change() as slots:
+                if self.member not in slots.members or slots.members[self.member].is_leaving:
+                    return None
+                found: Place | Draw | None = slots.claim(self.member, self.process)
+            if found is not None:
+                return found
+            self.table.wait(WORK, ticket, LOOK_S)
+            self.look_around()
+        return None
+
+    def drawn(self, epoch: int, steps: int, digest: str) -> str:
+        """Say what an epoch consists of. The digest that holds in the group."""
+        with self.table.change() as slots:
+            return str(slots.draw(epoch, steps, digest))
+
+    def publish(self, place: Place, parts: list[Bytes]) -> bool:
+        """Stage a batch that this process has claimed. False if it is another's by now. Waits for room, if need be."""
+        length = sum(part.nbytes for part in parts)
+        size = -(-length // PAGE) * PAGE
+        slot = NOWHERE
+        try:
+            slot = self._place(place, size)
+            offset = slot * _STRIDE
+            for part in parts:
+                _all_of(os.pwrite, self.memory.descriptor, part, offset)
+                offset += part.nbytes
+            with self.table.change() as slots:
+                if slots.publish(place, self.process, slot, length):
+                    return True
+        except KeyError:
+            pass
+        except ResourceError:
+            raise  # what is staged in its place is this process's to say
+        except BaseException:
+            self.let_go(place, slot)
+            raise
+        self.let_go(place, slot)
+        return False
+
+    def let_go(self, place: Place, slot: int = NOWHERE) -> None:
+        """Give up what this process has claimed."""
+        with self.table.change() as slots:
+            slots.let_go(place, self.process, slot)
+
+    def _place(self, place: Place, size: int) -> int:
+        began = time.monotonic()
+        while True:
+            ticket = self.table.ticket(WORK)
+            with self.table.change() as slots:
+                if self.member not in slots.members:
+                    raise KeyError(place)
+                before = slots.room.staged_bytes
+                try:
+                    found = slots.place(place, self.process, size)
+                except ValueError:
+                    raise ResourceError(
+                        f"a batch has {size:,} bytes, and all batches of the group may use {slots.room.budget_bytes:,}: "
+                        "raise group_bytes, where the group is opened"
+                    ) from None
+                if found is not None:
+                    slot, given_back = found
+                    for one in given_back:
+                        self.memory.discard(one * _STRIDE, _STRIDE)
+                    more = slots.room.staged_bytes - before
+                    if more > 0 and headroom_bytes() < more + _RESERVE_BYTES:
+                        raise ResourceError(
+                            f"not enough memory to stage another batch of {size:,} bytes for the group: lower group_bytes"
+                        )
+                    return int(slot)
+                is_reader = not slots.members[self.member].workers
+            self.table.wait(WORK, ticket, LOOK_S)
+            self.look_around()
+            act = self.meanwhile() if is_reader else None
+            if act is not None:
+                act(began)
+
+    def copy(self, batch: Batch, room: Bytes) -> None:
+        """Copy the bytes of a staged batch."""
+        _all_of(_read_into, self.memory.descriptor, room, batch.slot * _STRIDE)
+
+    def close(self) -> None:
+        """This process needs the group no more."""
+        self.memory.close()
+        self.table.close()
+
+
+def _all_of(move: Callable[[int, Any, int], int], descriptor: int, content: Bytes, offset: int) -> None:
+    """Not by a mapping: each process would pay for every page of every slot when it first touches it."""
+    done = 0
+    while done < content.nbytes:
+        moved = move(descriptor, content[done:], offset + done)
+        if not moved:
+            raise MemberLost("a staged batch is shorter than it should be")
+        done += moved
+
+
+def _read_into(descriptor: int, room: Any, offset: int) -> int:
+    return os.preadv(descriptor, [room], offset)
