@@ -288,9 +288,15 @@ def _fail_at_start(number: int) -> None:
     raise OSError("no such disk")
 
 
-def test_a_worker_that_cannot_begin(make: Make) -> None:
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_a_worker_that_cannot_begin(make: Make, kind: str) -> None:
     with pytest.raises(OSError, match="no such disk"):
-        list(make(num_workers=2, worker_init_fn=_fail_at_start))
+        list(make(Plain(), num_workers=2, workers=kind, worker_init_fn=_fail_at_start))
+
+
+class Plain(Pictures):
+    def __getitem__(self, index: int) -> int:
+        return index
 
 
 class Telling(Pictures):
@@ -300,9 +306,12 @@ class Telling(Pictures):
         return info.id, info.num_workers
 
 
-def test_workers_know_who_they_are(make: Make) -> None:
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_workers_know_who_they_are(make: Make, kind: str) -> None:
     rows = {
-        tuple(row) for batch in make(Telling(), num_workers=2) for row in zip(*(c.tolist() for c in batch), strict=True)
+        tuple(row)
+        for batch in make(Telling(), num_workers=2, workers=kind)
+        for row in zip(*(c.tolist() for c in batch), strict=True)
     }
     assert rows <= {(0, 2), (1, 2)} and rows
 

@@ -28,7 +28,7 @@ from stoker.stage.staging import default_bytes
 from stoker.torch.carrier import Instead, MapIter, how_it_ended
 from stoker.torch.course import recognise
 from stoker.torch.likeness import describe, differences
-from stoker.torch.preparing import Preparing, Told, Work, opened, told_of, work_in_thread
+from stoker.torch.preparing import Preparing, Told, Work, opened, told_of
 from stoker.torch.publishing import script_name
 from stoker.units import parse_bytes
 
@@ -106,16 +106,12 @@ class _Pool:
         self._threads: list[threading.Thread] = []
         self._failures: Any = queue.SimpleQueue()
         if loader.workers == "threads":
-            stopped = self._stopped.is_set
+            work = Work(seat.address, preparing, loader, self._failures)
             for number in range(loader.num_workers):
-                arguments = (seat.staging, preparing, stopped, self._failures)
+                arguments = (number, seat.staging, self._stopped.is_set)
                 name = f"stoker-worker-{number}"
-                self._threads.append(threading.Thread(target=work_in_thread, args=arguments, name=name, daemon=True))
-            with seat.staging.table.change() as slots:
-                for _ in self._threads:
-                    slots.add_worker(seat.address.member, seat.staging.process)
-            for thread in self._threads:
-                thread.start()
+                self._threads.append(threading.Thread(target=work.in_thread, args=arguments, name=name, daemon=True))
+                self._threads[-1].start()
             return
         context = loader.multiprocessing_context or torch.multiprocessing
         self._failures = context.SimpleQueue()

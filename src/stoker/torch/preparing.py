@@ -33,6 +33,7 @@ from stoker.torch.leaves import HereCollate, TensorLeaves, leaf_over, plain_redu
 from stoker.torch.progress import Batch, Route, listed
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.worker import end_with_parent
+from stoker.torch.worker_info import shown
 
 _TAIL = 8
 _KEPT_ORDERS = 2
@@ -181,7 +182,7 @@ def _digest(order: Sequence[Batch]) -> str:
 
 
 class Work:
-    """What a worker process does, from its start to its end. Travels there."""
+    """What a worker does, from its start to its end. Travels to its process."""
 
     def __init__(self, address: Address, preparing: Preparing, loader: Any, failures: Any) -> None:
         self._address = address
@@ -192,16 +193,37 @@ class Work:
         self._seed = loader.seed
         self._failures = failures
 
+    def _info(self, number: int) -> Any:
+        seed = self._seed + number
+        return torch_worker.WorkerInfo(id=number, num_workers=self._workers, seed=seed, dataset=self._dataset)
+
+    def in_thread(self, number: int, staging: Staging, stopped: Callable[[], bool]) -> None:
+        """Work in a thread of the training process, until it is stopped."""
+        try:
+            with self._preparing.caching.active(), shown(self._info(number)):
+                self._work(number, staging, lambda: not stopped())
+        except Exception as error:
+            if not stopped():
+                self._failures.put(_failure(error))
+
+    def _work(self, number: int, staging: Staging, goes_on: Callable[[], bool]) -> None:
+        if self._init_fn is not None:
+            self._init_fn(number)
+        with staging.table.change() as slots:
+            if staging.member not in slots.members:
+                return
+            slots.add_worker(staging.member, staging.process)
+        while (asked := staging.next_work(goes_on)) is not None:
+            self._preparing.answer(asked, staging)
+
     def __call__(self, number: int) -> None:
-        """Work until the member has gone."""
+        """Work in a process, until the member has gone."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process has it too, and says so
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
         gc.freeze()  # what was inherited is the training process's to collect
         torch.set_num_threads(1)
-        torch_worker._worker_info = torch_worker.WorkerInfo(
-            id=number, num_workers=self._workers, seed=self._seed + number, dataset=self._dataset
-        )
+        torch_worker._worker_info = self._info(number)
         try:
             staging = Staging(self._address)
         except OSError:
@@ -209,14 +231,7 @@ class Work:
         end_with_parent(lambda: _take_leave(staging))
         try:
             self._preparing.caching.begin()
-            if self._init_fn is not None:
-                self._init_fn(number)
-            with staging.table.change() as slots:
-                if staging.member not in slots.members:
-                    return
-                slots.add_worker(staging.member, staging.process)
-            while (asked := staging.next_work(_always)) is not None:
-                self._preparing.answer(asked, staging)
+            self._work(number, staging, _always)
         except FileNotFoundError:
             return
         except Exception as error:
@@ -232,14 +247,3 @@ def _take_leave(staging: Staging) -> None:
     """The training process is dead: its workers see to it that nothing is left behind."""
     with contextlib.suppress(Exception):
         leave(staging)
-
-
-def work_in_thread(staging: Staging, preparing: Preparing, stopped: Callable[[], bool], failures: Any) -> None:
-    """The same, in a thread of the training process."""
-    try:
-        with preparing.caching.active():
-            while (asked := staging.next_work(lambda: not stopped())) is not None:
-                preparing.answer(asked, staging)
-    except Exception as error:
-        if not stopped():
-            failures.put(_failure(error))
