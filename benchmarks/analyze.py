@@ -105,8 +105,9 @@ def check_predictions(folder: str) -> None:
         expected = predict(profile.rates, Share(workers=workers, cached=cached)).rate
         real = cached_run(folder, options, cached, workers)
         errors.append(expected / real - 1)
+        by = f"{workers} worker{'s' if workers > 1 else ''}"
         harness.report(
-            f"analyze: predicted speed against a real one, {cached:.0%} cached, {workers} worker{'s' if workers > 1 else ''}",
+            f"analyze: predicted speed against a real one, {cached:.0%} cached, {by}",
             ratio=expected / real,
             predicted=expected,
             real=real,
