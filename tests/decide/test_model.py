@@ -88,6 +88,13 @@ class TestSerial:
         assert (seen.prep_stall, seen.fetch_stall) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
         assert predict(replace(told, gpu=100), Share()).limit == "gpu"
 
+    def test_a_cache_that_is_faster_than_the_store_is_not_slower_where_cores_are_short(self) -> None:
+        told = rates(
+            gpu=10, prep=1002, prep_by_workers={1: 501, 2: 1002}, storage=10, storage_by_readers={1: 10, 2: 10}, cache=1000,
+            loop_cores=2, spread=0.0,
+        )  # fmt: skip
+        assert predict(told, Share(workers=1)).rate <= predict(told, Share(workers=1, cached=1)).rate
+
     def test_a_loop_that_computes_on_the_cores_leaves_less_of_them(self) -> None:
         told = rates(prep=1000, prep_by_workers={1: 500, 2: 1000}, gpu=1000, loop_cores=2, storage=0, cache=0)
         assert predict(told, Share()).rate == pytest.approx(500, rel=0.01)

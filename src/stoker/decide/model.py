@@ -265,7 +265,7 @@ class _Job:
         rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
         rate = self.lasting(rate, hits)
         if not self.reads_inside:
-            return min(rate, self.fetch_rate())
+            rate = min(rate, self.fetch_rate())
         return min(rate, self.preparing(self.workers, cores, 1.0)) if self.cache_s <= 1 / self.reading(1) else rate
 
     def _uneven(self, rate: float, cores: float, hits: float) -> float:

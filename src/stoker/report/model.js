@@ -198,7 +198,7 @@ globalThis.stokerModel = (() => {
       let rate = throughput(this.workers, (n) => this.preparing(n, cores, hits), (n) => this.reading(n), 1 - hits, chance);
       rate /= 1 + ORDER * this.uneven(rate, cores, hits) * (1 - 1 / this.workers);
       rate = this.lasting(rate, hits);
-      if (!this.readsInside) return Math.min(rate, this.fetchRate());
+      if (!this.readsInside) rate = Math.min(rate, this.fetchRate());
       return this.cacheS <= 1 / this.reading(1) ? Math.min(rate, this.preparing(this.workers, cores, 1)) : rate;
     }
 
