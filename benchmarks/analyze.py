@@ -1,7 +1,7 @@
 """Does `stoker analyze` tell the truth? Scripts with planted rates, on a disk that is limited for real.
 
 Needs root and the blkio controller (cgroup v1). The truth of each rate is taken from plain runs of the same script with
-torch's loader, in which only that stage costs anything. `error` is the largest relative error of all rates of a script.
+torch's loader, in which only that stage costs anything. `ratio` is that of the rate that is farthest from it.
 Then what the model predicts for other caches and workers is compared with real runs that have them.
 """
 
@@ -105,11 +105,15 @@ def check_predictions(folder: str) -> None:
         expected = predict(profile.rates, Share(workers=workers, cached=cached)).rate
         real = cached_run(folder, options, cached, workers)
         errors.append(expected / real - 1)
+        by = f"{workers} worker{'s' if workers > 1 else ''}"
         harness.report(
-            "analyze: prediction", ratio=expected / real, cached=cached, workers=workers, predicted=expected, real=real
+            f"analyze: predicted speed against a real one, {cached:.0%} cached, {by}",
+            ratio=expected / real,
+            predicted=expected,
+            real=real,
         )
     sizes = sorted(map(abs, errors))
-    harness.report("analyze: errors of predictions", ratio=1 + statistics.median(sizes), worst=sizes[-1])
+    harness.report("analyze: median error of these predictions", ratio=1 + statistics.median(sizes), worst=sizes[-1])
 
 
 def cached_run(folder: str, options: dict[str, Any], cached: float, workers: int) -> float:

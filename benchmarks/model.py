@@ -19,6 +19,7 @@ KINDS = {
     "bandwidth": "a store that is used up by one reader",
     "latency": "a store that makes each reader wait",
     "both": "a store that does both",
+    "quota": "a store with a quota",
 }
 
 
@@ -46,11 +47,13 @@ def draw(rng: random.Random, kind: str, batches: tuple[int, ...] = (4, 16, 64), 
     cores = rng.choice([64, max(1, workers // 2), workers])
     prep_s = 1e-3 * rng.uniform(0.3, 3)
     transfer_s = prep_s / workers * math.exp(rng.uniform(-1.2, 1.2)) if kind != "latency" else 0.0
-    latency_s = prep_s * math.exp(rng.uniform(-1.5, 1.5)) if kind != "bandwidth" else 0.0
+    latency_s = prep_s * math.exp(rng.uniform(-1.5, 1.5)) if kind in ("latency", "both") else 0.0
+    quota_s, transfer_s = (transfer_s, transfer_s / 10) if kind == "quota" else (0.0, transfer_s)
     cached = rng.choice([0.0, 0.0, 0.25, 0.5, 0.75, 1.0])
     misses = 1 - cached
     rate = min(workers / (prep_s + misses * (latency_s + transfer_s)), cores / prep_s)
-    rate = min(rate, 1 / (misses * transfer_s)) if misses * transfer_s else rate
+    used_up_s = misses * max(transfer_s, quota_s)
+    rate = min(rate, 1 / used_up_s) if used_up_s else rate
     return Pipeline(
         workers=workers,
         cores=cores,
@@ -60,6 +63,7 @@ def draw(rng: random.Random, kind: str, batches: tuple[int, ...] = (4, 16, 64), 
         prep_s=prep_s,
         latency_s=latency_s,
         transfer_s=transfer_s,
+        quota_s=quota_s,
         hit_s=0.02 * prep_s,
         cached=cached,
         spread=rng.choice([0.0, 0.3, 0.6, 1.0]),

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 
 from stoker.profile import Rates
 
+_SLICE_S = 0.1
+"""Linux's, for disks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
@@ -27,6 +30,8 @@ class Pipeline:
     """A wait that any number of readers may share."""
     transfer_s: float = 0.0
     """The store's own time, for one reader at a time."""
+    quota_s: float = 0.0
+    """The time that a quota allows for one sample, on average: what is due for a slice of time comes at once."""
     hit_s: float = 0.0
     cached: float = 0.0
     spread: float = 0.0
@@ -44,6 +49,8 @@ class Pipeline:
         alone = replace(self, compute_s=0.0, cached=0.0)
         reading = {n: replace(alone, workers=n, prep_s=0.0).rate(batches, 1) for n in counts}
         preparing = {n: replace(alone, workers=n, cached=1.0).rate(batches, 2) for n in counts}
+        rest_s = max(1 / preparing[1], 1 / reading[1])
+        resting = replace(alone, workers=1, prep_s=rest_s, spread=0.0).rate(batches, 3)
         return Rates(
             gpu=1 / self.compute_s if self.compute_s else 1e12,
             loop_cores=float(self.loop_on_core),
@@ -52,6 +59,7 @@ class Pipeline:
             prep_by_workers=preparing,
             storage=reading[self.workers],
             storage_by_readers=reading,
+            storage_rested=1 / (1 / resting - rest_s),
             cache=self.workers / self.hit_s if self.hit_s else 1e12,
             workers=self.workers,
             batch=self.batch,
@@ -68,6 +76,7 @@ class _Run:
         self.events: list[tuple[float, int, int, str]] = []
         self.cores = [0.0] * pipeline.cores
         self.store_free_s = 0.0
+        self.slice, self.due = 0, 0.0
         self.computing = 0
         self.done: set[int] = set()
         self.taken: list[float] = []
@@ -111,8 +120,21 @@ class _Run:
             self.transfer(now, worker)
 
     def transfer(self, now: float, worker: int) -> None:
-        self.store_free_s = max(now, self.store_free_s) + self.time_s(self.p.transfer_s)
+        self.store_free_s = self.permitted(max(now, self.store_free_s)) + self.time_s(self.p.transfer_s)
         self.put(self.store_free_s, worker, "prepare")
+
+    def permitted(self, now: float) -> float:
+        """When a quota lets the next sample pass. Of what was not used up one slice is kept."""
+        if not self.p.quota_s:
+            return now
+        a_slice = _SLICE_S / self.p.quota_s
+        while True:
+            passed = int(now / _SLICE_S + 1e-9) + 1 - self.slice
+            self.slice, self.due = self.slice + passed, min(self.due + passed * a_slice, 2 * a_slice)
+            if self.due >= 1:
+                self.due -= 1
+                return now
+            now = self.slice * _SLICE_S
 
     def prepare(self, now: float, worker: int, more_s: float = 0.0) -> None:
         free_s = heapq.heappop(self.cores)

@@ -49,7 +49,7 @@ class Rates:
     prep_busy: float = 1.0
     """The part of the time of preparing that a core is busy; the rest of it is waiting."""
     loop_cores: float = 0.0
-    """Cores that the training loop keeps busy at its full rate."""
+    """Cores that the training loop takes from the workers at its full rate."""
     handover: float = 0.0
     """Taking finished batches from the loader to the device, with nothing else in the loop; 0 costs nothing."""
     spread: float = 0.3

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stoker
-from stoker.decide.model import Share, cache_for, fetch_rate, hit_ratio, predict
+from stoker.decide.model import Share, cache_for, fetch_rate, hit_ratio, predict, seen_together
 from stoker.errors import ConfigError
 from stoker.profile import Confidence, Rates
 
@@ -88,6 +88,13 @@ class TestSerial:
         assert (seen.prep_stall, seen.fetch_stall) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
         assert predict(replace(told, gpu=100), Share()).limit == "gpu"
 
+    def test_a_cache_that_is_faster_than_the_store_is_not_slower_where_cores_are_short(self) -> None:
+        told = rates(
+            gpu=10, prep=1002, prep_by_workers={1: 501, 2: 1002}, storage=10, storage_by_readers={1: 10, 2: 10}, cache=1000,
+            loop_cores=2, spread=0.0,
+        )  # fmt: skip
+        assert predict(told, Share(workers=1)).rate <= predict(told, Share(workers=1, cached=1)).rate * (1 + 1e-6)
+
     def test_a_loop_that_computes_on_the_cores_leaves_less_of_them(self) -> None:
         told = rates(prep=1000, prep_by_workers={1: 500, 2: 1000}, gpu=1000, loop_cores=2, storage=0, cache=0)
         assert predict(told, Share()).rate == pytest.approx(500, rel=0.01)
@@ -99,6 +106,60 @@ class TestSerial:
         busy = replace(told, prep=200, prep_by_workers={1: 100, 2: 200, 4: 200}, prep_busy=1.0)
         assert predict(busy, Share(workers=8)).rate == pytest.approx(200)
         assert predict(busy, Share(workers=8, cores=8)).rate == pytest.approx(800)
+
+
+class TestQuota:
+    """A store that saves up while a worker prepares, and gives no more than its quota for long."""
+
+    told = rates(
+        workers=2, gpu=MANY, prep=640, prep_by_workers={1: 320, 2: 640}, storage=380, storage_by_readers={1: 380, 2: 380},
+        storage_rested=4000, cache=MANY,
+    )  # fmt: skip
+
+    def test_below_the_quota_a_read_takes_what_it_takes_after_a_rest(self) -> None:
+        assert predict(self.told, Share(workers=1)).rate == pytest.approx(1 / (1 / 320 + 1 / 4000))
+
+    def test_above_it_the_quota_is_the_limit(self) -> None:
+        assert predict(self.told, Share()).rate == pytest.approx(380)
+        assert predict(self.told, Share(cached=0.25)).rate == pytest.approx(380 / 0.75)
+        assert predict(self.told, Share(cached=0.75)).rate == pytest.approx(2 / (2 / 640 + 0.25 / 4000), rel=0.01)
+
+    @pytest.mark.parametrize("rested", [0.0, 300.0, 380.0, 450.0])
+    def test_a_store_that_is_not_faster_after_a_rest_has_none(self, rested: float) -> None:
+        without = replace(self.told, storage_rested=0.0)
+        assert predict(replace(self.told, storage_rested=rested), Share()) == predict(without, Share())
+
+    def test_against_a_simulated_one(self) -> None:
+        for workers, cached in [(1, 0.0), (1, 0.5), (2, 0.0), (2, 0.25), (2, 0.5), (2, 0.75), (4, 0.25)]:
+            loader = Pipeline(workers=workers, prep_s=3e-3, transfer_s=2e-4, quota_s=2.6e-3, hit_s=1e-5, cached=cached)
+            seen = predict(loader.measured(), Share(cached=cached)).rate
+            assert seen == pytest.approx(loader.rate(), rel=0.05), (workers, cached)
+
+
+class TestSeenTogether:
+    """A loop that computes on the workers' cores costs more than its processor time; that much was seen."""
+
+    told = rates(prep=1000, prep_by_workers={1: 500, 2: 1000}, gpu=1700, loop_cores=1, storage=60, storage_rested=0)
+
+    def test_what_was_seen_is_predicted(self) -> None:
+        assert predict(self.told, Share(cached=1)).rate == pytest.approx(773, rel=0.01)
+        known = seen_together(self.told, Share(), 680)
+        assert predict(known, Share(cached=1)).rate == pytest.approx(680, rel=0.001)
+        assert 1 < known.loop_cores < 2
+        assert replace(known, loop_cores=1) == self.told
+
+    def test_no_more_than_all_cores(self) -> None:
+        assert seen_together(self.told, Share(), 100).loop_cores == 2
+
+    def test_where_the_cores_are_not_short_it_is_something_else(self) -> None:
+        for other in (
+            replace(self.told, prep_busy=0.1),
+            replace(self.told, cores=8.0),
+            replace(self.told, gpu=500.0),  # the loop is the limit
+        ):
+            assert seen_together(other, Share(), 400) == other
+        assert seen_together(self.told, Share(), 900) == self.told  # faster than expected
+        assert seen_together(self.told, Share(), 0.0) == self.told  # not measured
 
 
 class TestStalls:

@@ -71,6 +71,7 @@ def random_case(draw: random.Random) -> tuple[Rates, Share, Confidence]:
         "loop_cores": draw.choice([0.0, draw.uniform(0, 3)]),
         "handover": draw.choice([0.0, wide(10, 1e6)]),
         "spread": draw.choice([0.0, 0.3, draw.uniform(0, 2)]),
+        "storage_rested": draw.choice([0.0, wide(10, 1e5)]),
     }
     rates = Rates(
         wide(10, 1e5), prep * max(1, workers) ** 0.8, draw.choice([0.0, wide(10, 1e5)]), draw.choice([0.0, wide(100, 1e6)]),

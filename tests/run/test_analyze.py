@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stoker.decide.model import Share, predict
 from stoker.plan import Plan
 from stoker.profile import Profile
 
@@ -71,6 +73,36 @@ def test_the_limit_and_the_rates(name: str, data: Path, tmp_path: Path) -> None:
     plan = Plan.load(tmp_path / "plan.toml")
     assert plan.num_workers is not None
     assert profile.dataset.bytes == 400 * 20_000
+
+
+@pytest.fixture
+def slow_disk(data: Path) -> Iterator[Callable[[], None]]:
+    """What a process does to get 2 MB/s from the disk, and no more."""
+    group = Path(f"/sys/fs/cgroup/blkio/stoker-test-{os.getpid()}")
+    device = os.stat(data).st_dev
+    try:
+        group.mkdir()
+        (group / "blkio.throttle.read_bps_device").write_text(f"{os.major(device)}:{os.minor(device)} 2000000")
+    except OSError as error:
+        if group.exists():
+            group.rmdir()
+        pytest.skip(f"a disk cannot be limited here: {error}")
+    yield lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
+    while (group / "cgroup.procs").read_text():  # the workers of a process that has ended
+        time.sleep(0.01)
+    group.rmdir()
+
+
+def test_a_disk_with_a_quota(data: Path, tmp_path: Path, slow_disk: Callable[[], None]) -> None:
+    done = analyze([SCRIPT, data, "--compute", 0.02, "--prep", 0.012], tmp_path, preexec_fn=slow_disk)
+    assert done.returncode == 0, done.stderr
+    rates = Profile.load(tmp_path / "profile.json").rates
+    quota = 2_000_000 / 20_480  # files fill whole blocks
+    assert list(rates.storage_by_readers.values()) == [pytest.approx(quota, rel=0.1)] * 3
+    assert rates.storage_rested > 3 * quota  # a worker who prepares for 12 ms does not wait for it
+    one, two = (predict(rates, Share(workers=workers)).rate for workers in (1, 2))
+    assert one == pytest.approx(rates.prep_by_workers[1], rel=0.1)
+    assert two == pytest.approx(quota, rel=0.1)
 
 
 def test_the_report_is_for_people(data: Path, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ POLICIES = ("keep-first", "reuse-distance", "lru")
 _NOTHING = 1e-9
 _ORDER = 0.5
 """How much batches of uneven times cost, because the loop takes them in order; from simulations."""
+_SAVES = 1.25
+"""A store that is so many times as fast after a rest has a quota, and saves up; less than that is chance."""
 AT_LIMIT = 0.98
 """A loop that reaches this part of its own rate is not held up by data."""
 
@@ -150,6 +152,25 @@ def scaled(rates: Rates, stage: str, factor: float) -> Rates:
     return replace(rates, **changed)
 
 
+def seen_together(rates: Rates, share: Share, cached_rate: float) -> Rates:
+    """Rates whose loop takes from the workers what explains how fast both went together, with all samples cached.
+
+    Where the cores are not enough for both, it is more than the loop's processor time: handing over, waking each other,
+    and memory that both use. Where there are enough, nothing of that is the loop's, and the rates stay as they are.
+    """
+    cached = replace(share, cached=1.0)
+    workers = rates.workers if share.workers is None else share.workers
+    wanted = workers * rates.prep_busy + cached_rate * rates.loop_cores / rates.gpu
+    expected = predict(rates, cached)
+    if not workers or wanted < rates.cores or expected.limit != "prep" or not 0 < cached_rate < expected.rate:
+        return rates
+    more = last_root(
+        lambda cores: predict(replace(rates, loop_cores=rates.loop_cores + cores), cached).rate - cached_rate,
+        max(0.0, rates.cores - rates.loop_cores),
+    )
+    return replace(rates, loop_cores=rates.loop_cores + more)
+
+
 class _Job:
     """Rates and a share, made ready to be asked. `cautious` grants nothing that was not measured."""
 
@@ -174,7 +195,8 @@ class _Job:
             store = {1: next(iter(store.values()))}
         store = {count: rate * share.storage_factor for count, rate in store.items()}
         self.store = Curve(store, growing=len(store) > 1 and not cautious) if store else None
-        self.rested = rates.storage_rested * share.storage_factor
+        rested = rates.storage_rested * share.storage_factor
+        self.rested = rested if self.store and rested > _SAVES * self.store(1) else 0.0
 
     def _learn_prep(self, points: dict[int, float], knee: float, cautious: bool) -> None:
         """Apart: counts that the cores had room for, and what more workers than that made of the same cores."""
@@ -211,7 +233,7 @@ class _Job:
         return cache if self.store is None or self.hits == 1 else fetch_rate(self.hits, self.store(self.readers), cache)
 
     def reading(self, count: float) -> float:
-        """The rate of so many who read at once, after the store had a rest: it may have saved up for them."""
+        """The rate of so many who read at once. A store with a quota had a rest, and saved up for them."""
         assert self.store is not None
         return max(self.store(count), count * self.rested)
 
@@ -243,7 +265,7 @@ class _Job:
         rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
         rate = self.lasting(rate, hits)
         if not self.reads_inside:
-            return min(rate, self.fetch_rate())
+            rate = min(rate, self.fetch_rate())
         return min(rate, self.preparing(self.workers, cores, 1.0)) if self.cache_s <= 1 / self.reading(1) else rate
 
     def _uneven(self, rate: float, cores: float, hits: float) -> float:

@@ -88,10 +88,16 @@ def sizes(paths: Iterable[str]) -> int:
     return total
 
 
-def read_rate(samples: Sequence[Callable[[], object]], readers: int, limit_s: float) -> tuple[float, int]:
-    """Samples per second when so many threads read one after the other, and how many were read in the time allowed.
+def read_rate(samples: Iterable[Callable[[], object]], readers: int, limit_s: float) -> float:
+    """Samples per second when so many threads read one after the other, in the time allowed."""
+    ends = read_ends(samples, readers, limit_s)
+    return len(ends) / ends[-1] if ends else 0.0
 
-    The time counts in which all of them read: the last ones alone would look slow.
+
+def read_ends(samples: Iterable[Callable[[], object]], readers: int, limit_s: float) -> list[float]:
+    """When each read ended, in seconds from the first, if so many threads read one after the other in the time allowed.
+
+    Only as long as all of them read: the last ones alone would look slow.
     """
     ahead = iter(samples)
     lock = threading.Lock()
@@ -124,10 +130,9 @@ def read_rate(samples: Sequence[Callable[[], object]], readers: int, limit_s: fl
     if failures:
         raise failures[0]
     if not all(ends):
-        return 0.0, 0
+        return []
     together = min(own[-1] for own in ends)
-    count = sum(end <= together for own in ends for end in own)
-    return count / (together - began), count
+    return sorted(end - began for own in ends for end in own if end <= together)
 
 
 def reader_of(paths: Sequence[str]) -> Callable[[], object]:

@@ -1,10 +1,15 @@
 """Repeated measurements of one rate, and how sure they are. Pure."""
 
+import bisect
+import itertools
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FEWEST = 4
+SAVED_S = 0.15
+"""What a store with a quota saved up while nobody read is spent after so long."""
 # Student's t for 95 %, by degrees of freedom; 1.96 beyond.
 _T = {
     1: 12.7,
@@ -49,3 +54,31 @@ class Series:
         mean = statistics.fmean(times)
         t = _T.get(len(times) - 1) or next((value for freedom, value in _T.items() if freedom >= len(times) - 1), 1.96)
         return t * statistics.stdev(times) / math.sqrt(len(times)) / mean if mean > 0 else 0.0
+
+
+def stretches(ends: Sequence[float], least_s: float) -> list[float]:
+    """Seconds per event in stretches of at least so long, each from one long wait to a later one.
+
+    A store with a quota may give what is due for a tenth of a second at once, and then nothing until the next (Linux's
+    throttle of block devices does). A stretch that began or ended somewhere in between would count a part of that. Waits
+    are long that are at least half as long as the one in which the store is at a random moment. What comes at the
+    beginning was saved up before, and does not count, if there is enough without it. Of very few there is one stretch, from
+    the beginning.
+    """
+    if not ends:
+        return []
+    whole = [ends[-1] / len(ends)]
+    if ends[-1] > 2 * SAVED_S + least_s:
+        ends = ends[bisect.bisect(ends, SAVED_S) :]
+    waits = [later - end for end, later in itertools.pairwise(ends)]
+    by_length = sorted(waits)
+    middle = bisect.bisect(list(itertools.accumulate(by_length)), sum(waits) / 2)
+    borders = [number for number, wait in enumerate(waits) if wait >= by_length[min(middle, len(waits) - 1)] / 2]
+    if len(borders) < 2 or ends[borders[-1]] - ends[borders[0]] < least_s:
+        return whole
+    found, begin = [], borders[0]
+    for border in borders[1:]:
+        if ends[border] - ends[begin] >= least_s:
+            found.append((ends[border] - ends[begin]) / (border - begin))
+            begin = border
+    return found

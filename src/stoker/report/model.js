@@ -10,6 +10,7 @@ globalThis.stokerModel = (() => {
   const HALVINGS = 32;
   const NOTHING = 1e-9;
   const ORDER = 0.5;
+  const SAVES = 1.25;
   const AT_LIMIT = 0.98;
 
   // ---- network.py
@@ -134,7 +135,8 @@ globalThis.stokerModel = (() => {
       if (store.length === 1 && !cautious) store = [[1, store[0][1]]];
       store = store.map(([count, rate]) => [count, rate * factor(share.storage_factor)]);
       this.store = store.length ? curve(store, store.length > 1 && !cautious) : null;
-      this.rested = (rates.storage_rested || 0) * factor(share.storage_factor);
+      const rested = (rates.storage_rested || 0) * factor(share.storage_factor);
+      this.rested = this.store && rested > SAVES * this.store(1) ? rested : 0;
     }
 
     learnPrep(measured, knee, cautious) {
@@ -196,7 +198,7 @@ globalThis.stokerModel = (() => {
       let rate = throughput(this.workers, (n) => this.preparing(n, cores, hits), (n) => this.reading(n), 1 - hits, chance);
       rate /= 1 + ORDER * this.uneven(rate, cores, hits) * (1 - 1 / this.workers);
       rate = this.lasting(rate, hits);
-      if (!this.readsInside) return Math.min(rate, this.fetchRate());
+      if (!this.readsInside) rate = Math.min(rate, this.fetchRate());
       return this.cacheS <= 1 / this.reading(1) ? Math.min(rate, this.preparing(this.workers, cores, 1)) : rate;
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import stoker
-from stoker.decide.model import Share, predict
+from stoker.decide.model import Share, predict, seen_together
 from stoker.decide.whatif import advise
 from stoker.measure.host import memory_bytes, usable_cores
 from stoker.measure.series import Series
@@ -137,6 +137,8 @@ def profile_of(phases: Phases, script: str) -> Profile:
         handover=_handover(found),
         spread=found.spread,
     )
+    share = Share(cached=found.cached_part, threads=subject.loader.workers == "threads")
+    rates = seen_together(rates, share, found.cached.rate)
     confidence = Confidence(
         found.gpu.width, prep.width, storage.width if storage.times else 0.0, 0.05 if found.cache else 0.0
     )
@@ -151,7 +153,7 @@ def profile_of(phases: Phases, script: str) -> Profile:
         rates=rates,
         speed=Speed(synthetic, cached, cold),
         stalls=_stalls(synthetic, cached, cold),
-        limit=predict(rates, Share(cached=found.cached_part, threads=subject.loader.workers == "threads")).limit,
+        limit=predict(rates, share).limit,
         confidence=confidence,
         workers_kind=subject.loader.workers if workers else "processes",
         prefetch=max(1, subject.prefetch),

@@ -13,7 +13,6 @@ largest of all ranks.
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,9 +22,10 @@ import torch.utils._pytree as pytree
 
 from stoker.measure import files
 from stoker.measure.host import usable_cores
-from stoker.measure.processor import cpu_s, own_cpu_s
+from stoker.measure.processor import own_cpu_s, wanted_s
 from stoker.measure.series import FEWEST, Series
 from stoker.run.measured import Measured, Ranks
+from stoker.run.reading import Reading
 from stoker.run.subject import Ids, Subject
 
 WARM_UP = 5
@@ -78,6 +78,9 @@ class Phases:
     def _say(self, what: str) -> None:
         self._tell(what, max(0.0, self._left))
 
+    def _spend(self, seconds: float) -> None:
+        self._left -= seconds
+
     # ---- the phases in their order
 
     def _run(self) -> Iterator[Any]:
@@ -106,15 +109,17 @@ class Phases:
         self._make_warm(ids, paths)
         self._measure_prep(batches)
         yield from self._loop("cached samples", batches, found.cached)
-        found.spread = self._measure_spread(ids)
+        reading = Reading(subject, found, self._ranks, self._phase_s, self._say, self._spend)
         if not storage.is_known:
+            found.spread = reading.measure_spread(ids)
             found.notes.append(f"reading was not told from preparing: {storage.why}; 'prep' has both in it")
         elif storage.is_files and not self._can_be_cold(paths):
+            found.spread = reading.measure_spread(ids)
             found.notes.append(
                 "the files cannot be made cold (somebody else holds them in memory): storage was not measured"
             )
         else:
-            self._measure_storage(ids, paths)
+            reading.measure(ids, paths)
             yield from self._loop_cold(batches)
 
     def _run_stream(self) -> Iterator[Any]:
@@ -245,14 +250,14 @@ class Phases:
         return sorted(counts | ({0} if own == 0 else set()))
 
     def _consume(self, source: Iterator[Any], series: Series, workers: int) -> float:
-        """Take batches as fast as they come. The part of the time that workers keep a core busy."""
+        """Take batches as fast as they come. The part of the time that workers keep a core busy, or would."""
         size = max(1, workers)
         for _ in range(size * ((self.subject.prefetch or 2) + 1)):
             next(source)
         taken = self._ranks.largest(_seconds_of(source, 2 * size)) / 2
         size *= math.ceil(_CHUNK_S / max(taken, 1e-4))
         pids = [worker.pid for worker in getattr(source, "_workers", [])]
-        began, busy, given = time.perf_counter(), cpu_s(pids), 0
+        began, busy, given = time.perf_counter(), wanted_s(pids), 0
         while True:
             taken = self._ranks.largest(_seconds_of(source, size))
             given += size
@@ -260,51 +265,7 @@ class Phases:
             series.add(size * self.found.batch, taken)
             elapsed = time.perf_counter() - began
             if self._is_enough(series, self._ranks.largest(elapsed), given):
-                return min(1.0, (cpu_s(pids) - busy) / (elapsed * max(1, workers))) if pids else 1.0
-
-    def _measure_storage(self, ids: Ids, paths: list[str]) -> None:
-        subject, found, storage = self.subject, self.found, self.subject.storage
-        workers = max(1, subject.workers)
-        readers = storage.readers(ids)
-        for count in sorted({1, workers, 2 * workers}):
-            self._say(f"reading from storage by {count}")
-            series = found.storage.setdefault(count, Series())
-            files.cool(paths)
-            files.read_rate(readers, count, self._phase_s / 6)  # what the phase before left to do is done meanwhile
-            began = time.perf_counter()
-            for number in range(1, 12):
-                files.cool(paths)
-                rotated = readers[number * 7919 % len(readers) :] + readers[: number * 7919 % len(readers)]
-                rate, read = files.read_rate(rotated, count, self._phase_s / 6)
-                if read:
-                    series.add(1.0, self._ranks.largest(1 / rate))
-                elapsed = self._ranks.largest(time.perf_counter() - began)
-                if elapsed > self._phase_s or (len(series.times) >= FEWEST and series.width < _GOOD):
-                    break
-            self._left -= time.perf_counter() - began
-        found.storage_rested = self._measure_rested(readers, paths)
-        files.warm(paths)
-        cached = subject.cached_readers(ids)
-        found.cache = statistics.median(files.read_rate(cached, 1, 0.3)[0] for _ in range(3)) * workers
-
-    def _measure_rested(self, readers: list[Callable[[], object]], paths: list[str]) -> float:
-        """The rate of a reader who waits between reads for as long as a worker prepares, without that waiting."""
-        prep = self.found.prep.get(1)
-        pause_s = max(1 / prep.rate if prep and prep.rate else 0.0, 1 / max(1.0, self.found.storage[1].rate))
-        self._say("reading from storage with rests")
-        files.cool(paths)
-        spent, read, began = 0.0, 0, time.perf_counter()
-        for reader in itertools.cycle(readers):
-            time.sleep(pause_s)
-            start = time.perf_counter()
-            reader()
-            spent += time.perf_counter() - start
-            read += 1
-            elapsed = time.perf_counter() - began
-            if elapsed > self._phase_s / 2 or read == len(readers):
-                break
-        self._left -= elapsed
-        return read / self._ranks.largest(spent)
+                return min(1.0, (wanted_s(pids) - busy) / (elapsed * max(1, workers))) if pids else 1.0
 
     # ---- what is measured with
 
@@ -322,22 +283,6 @@ class Phases:
                 found.bytes = round(storage.bytes(known) / len(known) * found.samples)
                 found.bytes_known = len(known) == found.samples
         return ids
-
-    def _measure_spread(self, ids: Ids) -> float:
-        """How much the times of single samples differ, reading included."""
-        times = []
-        deadline = time.perf_counter() + self._phase_s / 3
-        step = max(1, len(ids) // 64)
-        chosen = ids[::step][:64]
-        if self.subject.storage.is_files:
-            files.cool(path for some in self.subject.storage.paths(chosen) for path in some)
-        for number in chosen:
-            began = time.perf_counter()
-            self.subject.dataset[number]
-            times.append(time.perf_counter() - began)
-            if began > deadline:
-                break
-        return min(2.0, statistics.stdev(times) / statistics.fmean(times)) if len(times) > 2 else 0.3
 
     def _make_warm(self, ids: Ids, paths: list[str]) -> None:
         """Have all samples in memory: the kernel's, or a cache of ours for a source that the kernel keeps nothing of."""
