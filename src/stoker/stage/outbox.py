@@ -34,6 +34,10 @@ class _Slot:
         return any(lease() is not None for lease in self.leases)
 
 
+class NoRoom(Exception):  # noqa: N818
+    """A batch is larger than what it may occupy."""
+
+
 class Outbox:
     """The worker's side: claim a slot, take room in it piece by piece, announce it.
 
@@ -51,6 +55,8 @@ class Outbox:
         self._current: _Slot | None = None
         self._claimed_by = 0
         self._longest = SMALLEST_SLOT
+        self.limit = 1 << 62
+        """How many bytes a batch may have; more is NoRoom."""
 
     def claim(self) -> bool:
         """Take a free slot, the one used before if possible: its pages are there. False when all are kept by somebody."""
@@ -83,6 +89,8 @@ class Outbox:
         slot = self._current
         assert slot is not None and slot.lease is not None
         start, end = slot.used, slot.used + length
+        if end > self.limit:
+            raise NoRoom
         if end > len(slot.lease):
             # What is laid out already stays where it is: both mappings show the same pages.
             if end > self.area.stride:

@@ -255,6 +255,27 @@ class Slots:
         batch.slot, batch.state, batch.used = found[0], COPYING, size
         return found
 
+    def reserve(self, place: Place, process: Process) -> tuple[int, list[int]] | None:
+        """A slot for a batch whose size is not known yet, as large as the largest so far, if there is one at once."""
+        batch = self.batches.get(place)
+        if batch is None or (batch.process, batch.state) != (process, CLAIMED) or not self.largest:
+            return None
+        if any(other.state == WAITING for other in self.batches.values()):
+            return None
+        found = self.room.find(self.largest, self._taken())
+        if found is not None:
+            batch.slot, batch.state, batch.used = found[0], COPYING, self.largest
+        return found
+
+    def give_back(self, place: Place, process: Process, slot: int) -> None:
+        """The slot that was reserved for a batch is too small for it."""
+        batch = self.batches.get(place)
+        if batch is not None and (batch.process, batch.slot, batch.state) == (process, slot, COPYING):
+            batch.slot, batch.state = NOWHERE, CLAIMED
+        if self.room.lost.get(slot) == process:
+            del self.room.lost[slot]
+        self.news.add(WORK)
+
     def _taken(self) -> set[int]:
         return {batch.slot for batch in self.batches.values() if batch.slot != NOWHERE}
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from stoker.errors import MemberLost, ResourceError
 from stoker.live import process
-from stoker.memory import PAGE, Bytes, Memory, headroom_bytes
+from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory, headroom_bytes
+from stoker.stage.area import Area
 from stoker.stage.records import NOWHERE, Batch, Draw, Place
 from stoker.stage.slots import WORK, Slots
 from stoker.stage.table import Table
@@ -24,6 +25,7 @@ LOOK_S = 0.1
 _STRIDE = 1 << 38
 _SLOTS = 1 << 12
 LENGTH = _STRIDE * _SLOTS
+_SHIFT = 1 << 61
 _RESERVE_BYTES = 64 << 20
 _MOST_BYTES = 4 << 30
 
@@ -108,9 +110,8 @@ class Staging:
             for part in parts:
                 _all_of(os.pwrite, self.memory.descriptor, part, offset)
                 offset += part.nbytes
-            with self.table.change() as slots:
-                if slots.publish(place, self.process, slot, length):
-                    return True
+            if self.finish(place, slot, length):
+                return True
         except KeyError:
             pass
         except ResourceError:
@@ -120,6 +121,36 @@ class Staging:
             raise
         self.let_go(place, slot)
         return False
+
+    def reserve(self, place: Place) -> tuple[int, int]:
+        """A slot to make a batch in that this process has claimed, and its bytes; NOWHERE if there is none at once."""
+        with self.table.change() as slots:
+            before = slots.room.staged_bytes
+            found = slots.reserve(place, self.process)
+            if found is None:
+                return NOWHERE, 0
+            self._occupy(slots, found[1], before, slots.largest)
+            return int(found[0]), int(slots.largest)
+
+    def give_back(self, place: Place, slot: int) -> None:
+        """A slot that was reserved is not used."""
+        with self.table.change() as slots:
+            slots.give_back(place, self.process, slot)
+
+    def finish(self, place: Place, slot: int, length: int) -> bool:
+        """A batch is in its slot. False if it is no longer this process's."""
+        with self.table.change() as slots:
+            return bool(slots.publish(place, self.process, slot, length))
+
+    def _occupy(self, slots: Slots, given_back: list[int], before: int, size: int) -> None:
+        """Give memory back that a slot is to have instead, and see that there is some."""
+        for one in given_back:
+            self.memory.discard(one * _STRIDE, _STRIDE)
+        more = slots.room.staged_bytes - before
+        if more > 0 and headroom_bytes() < more + _RESERVE_BYTES:
+            raise ResourceError(
+                f"not enough memory to stage another batch of {size:,} bytes for the group: lower group_bytes"
+            )
 
     def let_go(self, place: Place, slot: int = NOWHERE) -> None:
         """Give up what this process has claimed."""
@@ -142,15 +173,8 @@ class Staging:
                         "raise group_bytes, where the group is opened"
                     ) from None
                 if found is not None:
-                    slot, given_back = found
-                    for one in given_back:
-                        self.memory.discard(one * _STRIDE, _STRIDE)
-                    more = slots.room.staged_bytes - before
-                    if more > 0 and headroom_bytes() < more + _RESERVE_BYTES:
-                        raise ResourceError(
-                            f"not enough memory to stage another batch of {size:,} bytes for the group: lower group_bytes"
-                        )
-                    return int(slot)
+                    self._occupy(slots, found[1], before, size)
+                    return int(found[0])
                 is_reader = not slots.members[self.member].workers
             self.table.wait(WORK, ticket, LOOK_S)
             self.look_around()
@@ -166,6 +190,28 @@ class Staging:
         """This process needs the group no more."""
         self.memory.close()
         self.table.close()
+
+
+class StagedArea(Area):
+    """The slots of a group, for an Outbox that fills one which was reserved."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(1, 1, memory=_Shifted(memory))
+        self.stride = _STRIDE
+
+    def offset(self, place: tuple[int, int]) -> int:
+        """Where a slot begins."""
+        return _SHIFT + place[1] * _STRIDE
+
+
+class _Shifted(PrivateMemory):
+    """The group's memory from an offset on; what is below is this process's own."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def map(self, offset: int, length: int) -> Mapping:
+        return super().map(offset, length) if offset < _SHIFT else self._memory.map(offset - _SHIFT, length)
 
 
 def _all_of(move: Callable[[int, Any, int], int], descriptor: int, content: Bytes, offset: int) -> None:

@@ -308,4 +308,9 @@ class HereCollate:
 
     def collate(self, samples: Any) -> Any:
         """Collate into what is claimed."""
-        return torch_collate.collate(samples, collate_fn_map={**torch_collate.default_collate_fn_map, **self._own.leaves})
+        return collated(samples, self._own.leaves)
+
+
+def collated(samples: Any, leaves: dict[Any, Leaf]) -> Any:
+    """What `default_collate` makes of samples, with some functions of ours in it."""
+    return torch_collate.collate(samples, collate_fn_map={**torch_collate.default_collate_fn_map, **leaves})

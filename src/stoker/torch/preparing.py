@@ -1,7 +1,8 @@
 """The workers of a group's member: they prepare whatever the group needs next, not what their own job asks for.
 
-A batch is made in memory of the worker's own, and copied to where the group stages it: layout, content, and a tail that
-says how to read them. An error of the user's dataset is staged in its place, and raised in every job that gets there.
+Samples are collated straight to where the group stages them; or, if there is no room at once that is large enough, in
+memory of the worker's own, and copied there. A tail says how to read what is staged. An error of the user's dataset is
+staged in its place, and raised in every job that gets there.
 """
 
 import contextlib
@@ -11,8 +12,10 @@ import marshal
 import os
 import pickle
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,15 +24,16 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 
-from stoker.errors import ConfigError, ResourceError
+from stoker.errors import ConfigError
 from stoker.memory import Bytes
 from stoker.meter import Counts
 from stoker.prep.batch import NoLayout, build, lay_out, pack, unpack
 from stoker.stage.door import leave
-from stoker.stage.records import Draw, Place
-from stoker.stage.staging import Address, Staging
+from stoker.stage.outbox import NoRoom, Outbox
+from stoker.stage.records import NOWHERE, Draw, Place
+from stoker.stage.staging import Address, StagedArea, Staging
 from stoker.torch.caching import Caching
-from stoker.torch.leaves import HereCollate, TensorLeaves, leaf_over, plain_reducers
+from stoker.torch.leaves import HereCollate, TensorLeaves, collated, leaf_over, leaves_in, plain_reducers
 from stoker.torch.progress import Batch, Route, listed
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.worker import end_with_parent
@@ -61,13 +65,14 @@ class Preparing:
         self._batched = loader._auto_collation
         self.caching: Caching = loader.caching
         self._here = HereCollate()
+        self._own = threading.local()
         self._orders: dict[int, Sequence[Batch]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_here": None, "_orders": {}}
+        return {**self.__dict__, "_here": None, "_own": None, "_orders": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _here=HereCollate())
+        self.__dict__.update(state, _here=HereCollate(), _own=threading.local())
 
     def answer(self, asked: Place | Draw, staging: Staging) -> None:
         """Do what the group needs."""
@@ -77,12 +82,8 @@ class Preparing:
         try:
             self._agree(asked[0], staging)
             try:
-                parts = self._make(asked)
-            except Exception as error:
-                parts = [_failed(error)]
-            try:
-                staging.publish(asked, parts)
-            except ResourceError as error:  # it is too large
+                self._make(asked, staging)
+            except Exception as error:  # of the user's, or the batch is too large
                 staging.publish(asked, [_failed(error)])
         except BaseException:
             # Whose sampler does not agree, or who is interrupted, has to go; it is nothing to the others.
@@ -104,31 +105,72 @@ class Preparing:
 
         self._orders = {**{kept: self._orders[kept] for kept in sorted(self._orders)[1 - _KEPT_ORDERS :]}, epoch: order}
 
-    def _make(self, place: Place) -> list[Bytes]:
+    def _make(self, place: Place, staging: Staging) -> None:
         epoch, number = place
         first, step, ids = self._orders[epoch][number]
         began = time.monotonic()
+        samples = self._positions.make(epoch, first, step, listed(ids), list)
+        collate_fn = self._collate_fn
+        batch = None
+        if collate_fn is not torch.utils.data.default_collate:
+            batch = collate_fn(samples if self._batched else samples[0])
+        if self._make_in_place(place, staging, samples, batch, began):
+            return
+        here = self._here
+        with here.claimed() as outbox:
+            if outbox is not None:
+                length = self._lay_out(outbox, here.collate, samples, batch, began)
+                staging.publish(place, [outbox.content()[:length]])
+                return
+        self._here = HereCollate()  # user code has kept everything
         with self._here.claimed() as outbox:
-            if outbox is None:  # user code has kept everything
-                self._here = HereCollate()
-                return self._make(place)
-            batch = self._positions.make(epoch, first, step, listed(ids), self._collate)
-            layout = pickled = None
-            used = outbox.used
-            try:
-                layout = lay_out(batch, TensorLeaves(outbox))
-            except NoLayout:
-                outbox.rewind(used)
-                pickled = pack(batch, plain_reducers(), outbox)
-            prep_s = time.monotonic() - began
-            told = Told(layout, pickled, len(ids), prep_s, self.caching.take(), None)
-            return [outbox.content(), _tail(told)]
+            assert outbox is not None
+            length = self._lay_out(outbox, self._here.collate, samples, batch, began)
+            staging.publish(place, [outbox.content()[:length]])
 
-    def _collate(self, samples: Iterable[Any]) -> Any:
-        whole = list(samples)
-        if self._collate_fn is torch.utils.data.default_collate:
-            return self._here.collate(whole)
-        return self._collate_fn(whole if self._batched else whole[0])
+    def _make_in_place(self, place: Place, staging: Staging, samples: list[Any], batch: Any, began: float) -> bool:
+        """Collate straight to where the batch is staged, if it fits into what can be had at once."""
+        own = self._own
+        if not hasattr(own, "outbox"):
+            own.outbox = Outbox(StagedArea(staging.memory), 0)
+            own.leaves = leaves_in(own.outbox, alike_everywhere=True)
+        outbox: Outbox = own.outbox
+        slot, outbox.limit = staging.reserve(place)
+        if slot == NOWHERE:
+            return False
+        try:
+            if outbox.join(slot):
+                length = self._lay_out(outbox, partial(collated, leaves=own.leaves), samples, batch, began)
+                outbox.abandon()
+                if not staging.finish(place, slot, length):
+                    staging.let_go(place, slot)
+                return True
+        except NoRoom:
+            pass
+        except BaseException:
+            outbox.abandon()
+            staging.give_back(place, slot)
+            raise
+        outbox.abandon()
+        staging.give_back(place, slot)
+        return False
+
+    def _lay_out(self, outbox: Outbox, collate: Any, samples: list[Any], batch: Any, began: float) -> int:
+        """A batch and its tail, in a slot that is claimed: its bytes."""
+        if batch is None:
+            batch = collate(samples)
+        layout = pickled = None
+        used = outbox.used
+        try:
+            layout = lay_out(batch, TensorLeaves(outbox))
+        except NoLayout:
+            outbox.rewind(used)
+            pickled = pack(batch, plain_reducers(), outbox)
+        prep_s = time.monotonic() - began
+        tail = _tail(Told(layout, pickled, len(samples), prep_s, self.caching.take(), None))
+        start, room = outbox.room(len(tail))
+        room[:] = tail
+        return start + len(tail)
 
 
 def told_of(content: Bytes) -> Told:
