@@ -213,6 +213,15 @@ class World:
 
     def _place(self, number: int, hand: Hand) -> bool:
         assert hand.place is not None
+        with self.change() as slots:
+            found = slots.reserve(hand.place, hand.process)
+            for slot in [found[0], *found[1]] if found is not None else []:
+                self.content[slot] = None
+            if found is not None and hand.size <= slots.largest:
+                hand.slot = found[0]
+                return True
+            if found is not None:  # it turns out to be larger
+                slots.give_back(hand.place, hand.process, found[0])
         found = None
         was = self.slots.batches.get(hand.place)
         has_waited = was is not None and was.state == WAITING

@@ -335,6 +335,15 @@ def test_batches_of_anything(make: Make) -> None:
         assert other[1].requires_grad
 
 
+def nothing(samples: list[Any]) -> None:
+    return None
+
+
+def test_batches_of_nothing(make: Make) -> None:
+    first, second = make(num_workers=1, collate_fn=nothing), make(collate_fn=nothing)
+    assert together(first, second) == [[None] * 10, [None] * 10]
+
+
 def test_samples_by_themselves(make: Make) -> None:
     rows = list(make(batch_size=None, num_workers=1))
     assert sorted(index for _, index in rows) == list(range(40))

@@ -102,7 +102,6 @@ class Preparing:
                 f"the sampler of this job gives other samples in epoch {epoch} than the sampler of another job of the "
                 "group. In a group a sampler must draw from torch's default generator, which is set by the group's seed."
             )
-
         self._orders = {**{kept: self._orders[kept] for kept in sorted(self._orders)[1 - _KEPT_ORDERS :]}, epoch: order}
 
     def _make(self, place: Place, staging: Staging) -> None:
@@ -110,25 +109,21 @@ class Preparing:
         first, step, ids = self._orders[epoch][number]
         began = time.monotonic()
         samples = self._positions.make(epoch, first, step, listed(ids), list)
-        collate_fn = self._collate_fn
-        batch = None
-        if collate_fn is not torch.utils.data.default_collate:
-            batch = collate_fn(samples if self._batched else samples[0])
-        if self._make_in_place(place, staging, samples, batch, began):
+        batch = _NOT_COLLATED
+        if self._collate_fn is not torch.utils.data.default_collate:
+            batch = self._collate_fn(samples if self._batched else samples[0])
+        made = _Made(samples, batch, began, self.caching.take())
+        if self._stage_at_once(place, staging, made):
             return
-        here = self._here
-        with here.claimed() as outbox:
-            if outbox is not None:
-                length = self._lay_out(outbox, here.collate, samples, batch, began)
-                staging.publish(place, [outbox.content()[:length]])
-                return
-        self._here = HereCollate()  # user code has kept everything
-        with self._here.claimed() as outbox:
-            assert outbox is not None
-            length = self._lay_out(outbox, self._here.collate, samples, batch, began)
-            staging.publish(place, [outbox.content()[:length]])
+        for here in (self._here, HereCollate()):
+            with here.claimed() as outbox:
+                if outbox is not None:
+                    length = made.lay_out(outbox, here.collate)
+                    staging.publish(place, [outbox.content()[:length]])
+                    return
+            # User code has kept all that was collated here: other memory, then.
 
-    def _make_in_place(self, place: Place, staging: Staging, samples: list[Any], batch: Any, began: float) -> bool:
+    def _stage_at_once(self, place: Place, staging: Staging, made: "_Made") -> bool:
         """Collate straight to where the batch is staged, if it fits into what can be had at once."""
         own = self._own
         if not hasattr(own, "outbox"):
@@ -138,27 +133,35 @@ class Preparing:
         slot, outbox.limit = staging.reserve(place)
         if slot == NOWHERE:
             return False
+        is_staged = False
         try:
-            if outbox.join(slot):
-                length = self._lay_out(outbox, partial(collated, leaves=own.leaves), samples, batch, began)
-                outbox.abandon()
-                if not staging.finish(place, slot, length):
-                    staging.let_go(place, slot)
-                return True
-        except NoRoom:
-            pass
-        except BaseException:
+            with contextlib.suppress(NoRoom):
+                if outbox.join(slot):
+                    length = made.lay_out(outbox, partial(collated, leaves=own.leaves))
+                    is_staged = True
+        finally:
             outbox.abandon()
-            staging.give_back(place, slot)
-            raise
-        outbox.abandon()
-        staging.give_back(place, slot)
-        return False
+            if not is_staged:
+                staging.give_back(place, slot)
+        if is_staged and not staging.finish(place, slot, length):
+            staging.let_go(place, slot)
+        return is_staged
 
-    def _lay_out(self, outbox: Outbox, collate: Any, samples: list[Any], batch: Any, began: float) -> int:
-        """A batch and its tail, in a slot that is claimed: its bytes."""
-        if batch is None:
-            batch = collate(samples)
+
+_NOT_COLLATED = object()
+
+
+class _Made(NamedTuple):
+    """Samples that are prepared, on their way to where they are staged."""
+
+    samples: list[Any]
+    batch: Any
+    began: float
+    counts: Counts | None
+
+    def lay_out(self, outbox: Outbox, collate: Callable[[Any], Any]) -> int:
+        """Put the batch and its tail into the slot that is claimed. How many bytes that is."""
+        batch = collate(self.samples) if self.batch is _NOT_COLLATED else self.batch
         layout = pickled = None
         used = outbox.used
         try:
@@ -166,8 +169,7 @@ class Preparing:
         except NoLayout:
             outbox.rewind(used)
             pickled = pack(batch, plain_reducers(), outbox)
-        prep_s = time.monotonic() - began
-        tail = _tail(Told(layout, pickled, len(samples), prep_s, self.caching.take(), None))
+        tail = _tail(Told(layout, pickled, len(self.samples), time.monotonic() - self.began, self.counts, None))
         start, room = outbox.room(len(tail))
         room[:] = tail
         return start + len(tail)
