@@ -95,6 +95,14 @@ class TestSerial:
         )  # fmt: skip
         assert predict(told, Share(workers=1)).rate <= predict(told, Share(workers=1, cached=1)).rate * (1 + 1e-6)
 
+    def test_more_cores_do_not_hurt_where_more_workers_do_not_help(self) -> None:
+        told = rates(
+            gpu=114, prep=101, prep_by_workers={1: 101, 2: 101}, storage=501, storage_by_readers={1: 501, 2: 501},
+            cache=1000, spread=0.0,
+        )  # fmt: skip
+        few, many = (predict(told, Share(workers=4, cores=cores)).rate for cores in (2, 4))
+        assert many >= few * (1 - 1e-6)
+
     def test_a_loop_that_computes_on_the_cores_leaves_less_of_them(self) -> None:
         told = rates(prep=1000, prep_by_workers={1: 500, 2: 1000}, gpu=1000, loop_cores=2, storage=0, cache=0)
         assert predict(told, Share()).rate == pytest.approx(500, rel=0.01)

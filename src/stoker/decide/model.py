@@ -188,6 +188,7 @@ class _Job:
         counted = max(1, rates.workers)
         self.cache_s = counted / rates.cache if rates.cache else 0.0
         self.reads_inside = not rates.cache or rates.prep <= rates.cache
+        self.read_part = rates.prep / rates.cache if rates.cache else 0.0  # the same in a crowd, where all takes longer
         knee = (rates.cores or math.inf) / self.busy if self.busy else math.inf
         self._learn_prep(_prep_points(rates, share, self.workers), knee, cautious)
         store = _points({**rates.storage_by_readers, counted: rates.storage or rates.storage_by_readers.get(counted, 0.0)})
@@ -214,7 +215,7 @@ class _Job:
         sample_s = working / self.line(working)
         if count > room and len(self.crowded) > 1:
             sample_s /= float(np.interp(count / room, list(self.crowded), list(self.crowded.values())))
-        read_s = (hits - 1) * self.cache_s if self.reads_inside else hits * self.cache_s
+        read_s = (hits - 1) * self.read_part * sample_s if self.reads_inside else hits * self.cache_s
         return working / max(sample_s + read_s, 0.02 * sample_s)
 
     def prep_rate(self) -> float:

@@ -128,6 +128,7 @@ globalThis.stokerModel = (() => {
       const counted = Math.max(1, rates.workers);
       this.cacheS = rates.cache ? counted / rates.cache : 0;
       this.readsInside = !rates.cache || rates.prep <= rates.cache;
+      this.readPart = rates.cache ? rates.prep / rates.cache : 0;
       const knee = this.busy ? (rates.cores || Infinity) / this.busy : Infinity;
       this.learnPrep(prepPoints(rates, share, this.workers), knee, cautious);
       const own = rates.storage || rates.storage_by_readers[counted] || 0;
@@ -153,7 +154,7 @@ globalThis.stokerModel = (() => {
       if (working <= 0) return 0;
       let sampleS = working / this.line(working);
       if (count > room && this.crowded.length > 1) sampleS /= between(count / room, this.crowded);
-      const readS = (this.readsInside ? hits - 1 : hits) * this.cacheS;
+      const readS = this.readsInside ? (hits - 1) * this.readPart * sampleS : hits * this.cacheS;
       return working / Math.max(sampleS + readS, 0.02 * sampleS);
     }
 
