@@ -436,6 +436,8 @@ def _as_nobody(path: str, pid: int, descriptor: int, name: str, found: Any) -> N
     with stoker.DataLoader(Drawing(), BATCH, group=name) as loader:  # a group of its own, of the same name
         tried.append("own" if loader.stats().group.members == 1 else "joined")
     os.rmdir(groups.home())
+    with contextlib.suppress(OSError):  # unless it has something else there
+        os.rmdir(groups.home().parent)
     found.put(tried)
 
 
