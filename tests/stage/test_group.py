@@ -31,8 +31,10 @@ def name() -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     yield name
     gc.collect()
-    groups.sweep()
-    assert not (groups.home() / name).exists()
+    deadline = time.monotonic() + 10
+    while (groups.home() / name).exists():  # one that was killed may have a worker at the door just now
+        groups.sweep()
+        assert time.monotonic() < deadline
 
 
 def sit(name: str, about: str = "same", budget_bytes: int = 100 * PAGE) -> Seat:

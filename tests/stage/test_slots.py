@@ -49,7 +49,7 @@ class World:
     """Jobs and their workers, each of which does one transaction at a time."""
 
     def __init__(self, budget: int, lengths: list[int], sizes: list[int]) -> None:
-        self.slots = Slots(Room(budget))
+        self.slots = Slots(Room(budget), cores=1 + budget % 3)
         self.budget, self.lengths, self.sizes = budget, lengths, sizes
         self.jobs: dict[int, Job] = {}
         self.orphans: list[tuple[int, Hand]] = []

@@ -66,7 +66,7 @@ def home() -> Path:
 
 
 def enter(
-    name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, label: str
+    name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
 ) -> tuple[Address, dict[str, Any]]:
     """Join a group, or open it: where it is, and what its members have in common."""
     sweep()
@@ -99,7 +99,7 @@ def enter(
             # Those that this job has joined already are its other loaders. One that it has not is what this one should be.
             what = min(misfits, key=len)
             raise ConfigError(f"this loader does not fit the group {name!r}: " + "; ".join(what))
-        stream = _open(folder, about, budget_bytes)
+        stream = _open(folder, about, Slots(Room(budget_bytes), cores=cores))
         entered.add(stream.name)
         return _join(stream, label, opens=True), about
 
@@ -145,11 +145,11 @@ def _doors(folder: Path, *, waits: bool) -> Iterator[Path]:
             close_lock(descriptor)
 
 
-def _open(folder: Path, about: dict[str, Any], budget_bytes: int) -> Path:
+def _open(folder: Path, about: dict[str, Any], slots: Slots) -> Path:
     """A new one, with nobody in it yet. If this process dies on the way, the next at the door removes what is there."""
     stream = folder / secrets.token_hex(8)
     stream.mkdir(mode=0o700)
-    Table.create(stream / "table", Slots(Room(budget_bytes)).values())
+    Table.create(stream / "table", slots.values())
     path = stream / "about"
     path.touch(mode=0o600)
     path.write_text(json.dumps(about))

@@ -57,10 +57,18 @@ class GroupStats:
 class Seat:
     """A member of a group, in the process that reads. It is left by `close`, or with the process."""
 
-    def __init__(self, name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, label: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        about: dict[str, Any],
+        differences: Differences,
+        budget_bytes: int,
+        label: str,
+        cores: float = float("inf"),
+    ) -> None:
         self.name = name
         self.owner = os.getpid()
-        self.address, self.about = enter(name, about, differences, budget_bytes, label)
+        self.address, self.about = enter(name, about, differences, budget_bytes, cores, label)
         self.staging = Staging(self.address)
         self.staging.meanwhile = weakref.WeakMethod(self._lose_patience)
         self.waited_for: dict[str, float] = {}

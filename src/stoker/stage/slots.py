@@ -52,6 +52,10 @@ class Slots:
     repeated: int = 0
     taken_over: int = 0
     passed_by: int = 0
+    cores: float = 1e9
+    """Processors that its workers share."""
+    asleep: float = 0.0
+    """The part of the time that a worker sleeps while it prepares a batch, waiting for storage perhaps, of late."""
     news: set[int] = field(default_factory=set)
     """What was made possible just now, by what was done with this very object."""
 
@@ -209,9 +213,23 @@ class Slots:
             return None
         if only is not None:
             is_due = place == only.place or (place < only.furthest and self._has_room(epoch, half=False))
-        else:
+        elif any(member.place == place and member.is_reading for member in self._awaited()):
             is_due = place == self._first() or self._has_room(epoch, half=self._is_ahead(epoch))
+        else:
+            is_due = self._has_processors() and self._has_room(epoch, half=self._is_ahead(epoch))
         return place if is_due else None
+
+    def _has_processors(self) -> bool:
+        """Whether one more worker would have a processor: more of them would only take turns, and push out caches.
+
+        Nobody has to wait for this who needs a batch right now.
+        """
+        working = sum(batch.state in (CLAIMED, COPYING) for batch in self.batches.values())
+        return working < max(1.0, self.cores / max(0.05, 1.0 - self.asleep))
+
+    def slept(self, part: float) -> None:
+        """A worker has slept for a part of the time that a batch took."""
+        self.asleep += (min(1.0, max(0.0, part)) - self.asleep) / 8
 
     def draw(self, epoch: int, steps: int, digest: str) -> str:
         """Somebody has found out what an epoch consists of. The digest that holds."""
@@ -427,7 +445,8 @@ class Slots:
         members = list(map(_member_row, self.members.values()))
         batches = list(map(_batch_row, self.batches.values()))
         epochs = [(epoch, e.steps, e.digest, e.gone) for epoch, e in self.epochs.items()]
-        counts = [self.joined, self.largest, self.prepared, self.repeated, self.taken_over, self.passed_by]
+        counts: list[float] = [self.joined, self.largest, self.prepared, self.repeated, self.taken_over, self.passed_by]
+        counts += [self.cores, self.asleep]
         return [list(_room_row(self.room)), members, batches, epochs, list(self.again), list(self.dropped), *counts]
 
     @classmethod

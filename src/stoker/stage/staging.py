@@ -99,7 +99,7 @@ class Staging:
         with self.table.change() as slots:
             return str(slots.draw(epoch, steps, digest))
 
-    def publish(self, place: Place, parts: list[Bytes]) -> bool:
+    def publish(self, place: Place, parts: list[Bytes], asleep: float = 0.0) -> bool:
         """Stage a batch that this process has claimed. False if it is another's by now. Waits for room, if need be."""
         length = sum(part.nbytes for part in parts)
         size = -(-length // PAGE) * PAGE
@@ -110,7 +110,7 @@ class Staging:
             for part in parts:
                 _all_of(os.pwrite, self.memory.descriptor, part, offset)
                 offset += part.nbytes
-            if self.finish(place, slot, length):
+            if self.finish(place, slot, length, asleep):
                 return True
         except KeyError:
             pass
@@ -137,9 +137,10 @@ class Staging:
         with self.table.change() as slots:
             slots.give_back(place, self.process, slot)
 
-    def finish(self, place: Place, slot: int, length: int) -> bool:
+    def finish(self, place: Place, slot: int, length: int, asleep: float) -> bool:
         """A batch is in its slot. False if it is no longer this process's."""
         with self.table.change() as slots:
+            slots.slept(asleep)
             return bool(slots.publish(place, self.process, slot, length))
 
     def _occupy(self, slots: Slots, given_back: list[int], before: int, size: int) -> None:

@@ -18,6 +18,7 @@ import torch.utils.data.dataloader as torch_dataloader
 from torch.utils.data._utils import pin_memory
 
 from stoker.errors import ConfigError
+from stoker.measure.host import usable_cores
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
 from stoker.stage.door import check_name
@@ -61,7 +62,8 @@ class Membership:
 
         budget = loader.group_bytes if loader.group_bytes is not None else default_bytes()
         about = {"seed": seed, "rank": _rank_of(loader), "loader": own}
-        self.seat = Seat(loader.group, about, misfits, budget, os.path.basename(script_name()) or "python")
+        label = os.path.basename(script_name()) or "python"
+        self.seat = Seat(loader.group, about, misfits, budget, label, usable_cores())
         loader.seed = self.seat.about["seed"]
         self._pool: _Pool | None = None
         self._preparing: Preparing | None = None

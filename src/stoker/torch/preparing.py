@@ -107,23 +107,24 @@ class Preparing:
     def _make(self, place: Place, staging: Staging) -> None:
         epoch, number = place
         first, step, ids = self._orders[epoch][number]
-        began = time.monotonic()
+        began, rest = time.monotonic(), _Rest()
         samples = self._positions.make(epoch, first, step, listed(ids), list)
         batch = _NOT_COLLATED
         if self._collate_fn is not torch.utils.data.default_collate:
             batch = self._collate_fn(samples if self._batched else samples[0])
         made = _Made(samples, batch, began, self.caching.take())
-        if self._stage_at_once(place, staging, made):
+        asleep = rest.part()
+        if self._stage_at_once(place, staging, made, asleep):
             return
         for here in (self._here, HereCollate()):
             with here.claimed() as outbox:
                 if outbox is not None:
                     length = made.lay_out(outbox, here.collate)
-                    staging.publish(place, [outbox.content()[:length]])
+                    staging.publish(place, [outbox.content()[:length]], asleep)
                     return
             # User code has kept all that was collated here: other memory, then.
 
-    def _stage_at_once(self, place: Place, staging: Staging, made: "_Made") -> bool:
+    def _stage_at_once(self, place: Place, staging: Staging, made: "_Made", asleep: float) -> bool:
         """Collate straight to where the batch is staged, if it fits into what can be had at once."""
         own = self._own
         if not hasattr(own, "outbox"):
@@ -143,9 +144,34 @@ class Preparing:
             outbox.abandon()
             if not is_staged:
                 staging.give_back(place, slot)
-        if is_staged and not staging.finish(place, slot, length):
+        if is_staged and not staging.finish(place, slot, length, asleep):
             staging.let_go(place, slot)
         return is_staged
+
+
+class _Rest:
+    """How much of some time this thread sleeps. Waiting for a processor is not sleeping."""
+
+    def __init__(self) -> None:
+        self._began, self._busy = time.monotonic(), _busy_s()
+
+    def part(self) -> float:
+        """Of the time until now."""
+        span_s = time.monotonic() - self._began
+        return 1.0 - (_busy_s() - self._busy) / span_s if span_s > 0 and self._busy else 0.0
+
+
+def _busy_s() -> float:
+    """Seconds that this thread has run, or was ready to; 0 where the kernel does not say."""
+    try:
+        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0.0
+    try:
+        run_ns, wait_ns, _ = os.read(descriptor, 100).split()
+        return (int(run_ns) + int(wait_ns)) / 1e9
+    finally:
+        os.close(descriptor)
 
 
 _NOT_COLLATED = object()
