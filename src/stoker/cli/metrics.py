@@ -9,12 +9,13 @@ import contextlib
 import http.server
 import ipaddress
 import os
+import select
 import signal
 import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import stoker
@@ -47,10 +48,10 @@ def run(options: argparse.Namespace) -> int:
     elif options.every is None:
         _write(options.textfile)
     else:
-        with _asked_to_end() as asked:
+        with _asked_to_end() as is_asked:
             try:
                 _write(options.textfile)
-                while not asked.wait(options.every):
+                while not is_asked(options.every):
                     _write(options.textfile)
             finally:
                 options.textfile.unlink(missing_ok=True)
@@ -82,14 +83,20 @@ def _write(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    asked = threading.Event()
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+def _asked_to_end() -> Iterator[Callable[[float | None], bool]]:
+    """What waits for so many seconds, or for ever, and says whether this process was asked to end meanwhile.
+
+    By a pipe, not an event: a handler runs in the thread that waits, which may hold the event's lock at that moment.
+    """
+    reader, writer = os.pipe()
+    before = {n: signal.signal(n, lambda *_: os.write(writer, b"!") and None) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield asked
+        yield lambda seconds: bool(select.select([reader], [], [], seconds)[0])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(reader)
+        os.close(writer)
 
 
 def _address(text: str, *, is_public: bool) -> tuple[str, int]:
@@ -153,12 +160,12 @@ def _serve(host: str, port: int) -> int:
         server = _Server((host, port), _Metrics)
     except OSError as error:
         raise CommandError(f"cannot listen on {host}:{port}: {error}") from error
-    with server, _asked_to_end() as asked:
+    with server, _asked_to_end() as is_asked:
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{server.server_address[1]}/metrics", flush=True)
         thread = threading.Thread(target=server.serve_forever, name="stoker-metrics")
         thread.start()
-        asked.wait()
+        is_asked(None)
         server.shutdown()
         thread.join()
     return 0
