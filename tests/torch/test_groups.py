@@ -285,12 +285,12 @@ def test_an_error_is_raised_in_every_job_and_the_rest_comes(make: Make) -> None:
 
 
 def _fail_at_start(number: int) -> None:
-    raise OSError("no such disk")
+    raise FileNotFoundError("no such disk")
 
 
 @pytest.mark.parametrize("kind", ["processes", "threads"])
 def test_a_worker_that_cannot_begin(make: Make, kind: str) -> None:
-    with pytest.raises(OSError, match="no such disk"):
+    with pytest.raises(FileNotFoundError, match="no such disk"):
         list(make(Plain(), num_workers=2, workers=kind, worker_init_fn=_fail_at_start))
 
 

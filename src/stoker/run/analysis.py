@@ -66,6 +66,7 @@ class Analysis:
     def _finish(self) -> None:
         """All is measured: write it, and end the script without its last words."""
         assert self._phases is not None
+        self._phases.subject.close()  # the process ends without finalizers
         if self._phases.is_first_rank:
             if sys.stderr.isatty():
                 print("\r\x1b[K", end="", file=sys.stderr)

@@ -41,6 +41,7 @@ class Subject:
         self._storage: _Storage | None = None
         self._draws: bool | None = None
         self._cached_dataset: Any = None
+        self._cache: Cache | None = None
 
     def batches(self, count: int) -> list[Any]:
         """The next batches of the loader's own sampler, epoch after epoch: lists of indices, or single ones."""
@@ -83,9 +84,15 @@ class Subject:
     def keep(self, ids: Ids) -> None:
         """Have samples in a cache of ours, for a source that the kernel keeps nothing of."""
         size = int(1.1 * self.storage.bytes(ids)) + (1 << 20)
-        self._cached_dataset = self.dataset.with_cache(Cache("an analysis", size, is_private=True))
+        self._cache = Cache("an analysis", size, is_private=True)
+        self._cached_dataset = self.dataset.with_cache(self._cache)
         with ThreadPoolExecutor(_FILLING) as pool:
             list(pool.map(lambda number: self._cached_dataset.fetch([number]), ids))
+
+    def close(self) -> None:
+        """Nothing more is measured: what was kept goes."""
+        if self._cache is not None:
+            self._cache.close()
 
     def cached_readers(self, ids: Ids) -> list[Callable[[], object]]:
         """What reads each sample from where it is cached."""

@@ -302,8 +302,6 @@ class Work:
         try:
             self._preparing.caching.begin()
             self._work(number, staging, _always)
-        except FileNotFoundError:
-            return
         except Exception as error:
             self._failures.put(_failure(error))
             raise SystemExit(1) from None
