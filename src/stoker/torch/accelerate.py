@@ -27,6 +27,9 @@ def prepare(accelerator: Any, loader: DataLoader[Any]) -> Any:
         raise ConfigError(
             f"{type(prepared).__name__} of this Accelerate has no base_dataloader that could be a loader of ours"
         )
+    shared = getattr(prepared, "synchronized_generator", None)
+    if shared is not None and loader.generator is None and loader.seed is not None:
+        shared.manual_seed(loader.seed)  # what all processes shuffle by is Accelerate's, and was set at random
     prepared.base_dataloader = _like(loader, base)
     prepared.use_stateful_dataloader = True
     prepared.dl_state_dict = prepared.base_dataloader.state_dict()

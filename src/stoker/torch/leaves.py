@@ -49,6 +49,8 @@ TORCH_DTYPE: dict[np.dtype[Any], torch.dtype] = {
 }
 _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 _DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
+_NUMPY_DTYPE = {dtype: name for name, dtype in TORCH_DTYPE.items()}
+_NUMPY_DTYPES = [_NUMPY_DTYPE.get(dtype) for dtype in _DTYPES]
 
 
 def collate_into(outbox: Outbox, *, alike_everywhere: bool) -> None:
@@ -242,6 +244,9 @@ def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
     """What makes tensors of the leaves of a layout. They lie over `slot` and keep it alive."""
 
     def leaf(offset: int, code: int, *shape: int) -> torch.Tensor:
+        dtype = _NUMPY_DTYPES[code]
+        if dtype is not None:  # by way of NumPy it takes a quarter of the time
+            return torch.from_numpy(np.ndarray(shape, dtype, slot, offset))
         flat = torch.frombuffer(slot, dtype=_DTYPES[code], count=math.prod(shape), offset=offset)
         return flat if len(shape) == 1 else flat.resize_(shape)
 
@@ -250,6 +255,9 @@ def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
 
 def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor:
     """A contiguous tensor that lies over `content` and keeps it alive."""
+    as_numpy = _NUMPY_DTYPE.get(dtype)
+    if as_numpy is not None:
+        return torch.from_numpy(np.ndarray(shape, as_numpy, content))
     # In place, because a view of a view is a lesser tensor: it cannot be detached in place, for one.
     flat = torch.frombuffer(content, dtype=dtype)
     return flat if len(shape) == 1 else flat.resize_(shape)
