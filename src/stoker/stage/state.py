@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Self
 
+from stoker.live.groups import ASLEEP, NOBODY, PREPARED, ROOM
 from stoker.stage.records import CLAIMED, COPYING, NOWHERE, READY, WAITING, Batch, Draw, Epoch, Member, Place, Reason
 from stoker.stage.room import Room
 
@@ -44,6 +45,10 @@ class State:
     def first(self) -> Place | None:
         """What the last of those that are waited for reads next."""
         return min((member.place for member in self.awaited()), default=None)
+
+    def last(self) -> Member | None:
+        """The one of those that are waited for that is furthest behind."""
+        return min(self.awaited(), key=_place_of, default=None)
 
     def awaited(self) -> Iterator[Member]:
         """Those that are waited for."""
@@ -149,17 +154,17 @@ class State:
         member = self.members[number]
         batch = self.batches.get(member.place)
         if batch is not None and batch.state != WAITING:
-            return Reason("prepared", batch.member)
-        last = min(self.awaited(), key=_place_of, default=member)
+            return Reason(PREPARED, batch.member)
+        last = self.last() or member
         if not self._has_room(member.epoch, half=self._is_ahead(member.epoch)):
             if last.place < member.place:
-                return Reason("room", last.number)
+                return Reason(ROOM, last.number)
             asleep = [other for other in self.members.values() if other.is_waiting and self.is_ready(other.number)]
             if asleep:
-                return Reason("asleep", asleep[0].number)
+                return Reason(ASLEEP, asleep[0].number)
         if batch is not None:
-            return Reason("prepared", batch.member)
-        return Reason("prepared" if any(m.workers for m in self.members.values()) else "nobody", NOWHERE)
+            return Reason(PREPARED, batch.member)
+        return Reason(PREPARED if any(m.workers for m in self.members.values()) else NOBODY, NOWHERE)
 
     def values(self) -> list[Any]:
         """All of it, as plain values."""
