@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stoker.checkpoint.checkpointer import Checkpointer as Checkpointer
-    from stoker.checkpoint.checkpointer import CheckpointStats as CheckpointStats
+    from stoker.checkpoint.stats import CheckpointStats as CheckpointStats
     from stoker.decide.model import Prediction as Prediction
     from stoker.decide.model import Share as Share
     from stoker.decide.model import predict as predict
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "CheckpointStats": "stoker.checkpoint.checkpointer",
+    "CheckpointStats": "stoker.checkpoint.stats",
     "Checkpointer": "stoker.checkpoint.checkpointer",
     "DataLoader": "stoker.torch.loader",
     "Dataset": "stoker.torch.dataset",

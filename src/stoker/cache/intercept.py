@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from stoker.cache.cached import Cache
-from stoker.meter import Tally
+from stoker.cache.opened import CachedFile, CachedText, LongFile
 from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range
 from stoker.source.reading import Bytes
 
@@ -42,126 +42,6 @@ _NEVER = tuple(
     os.path.join(folder, "")
     for folder in {"/proc", "/sys", "/dev", "/run", sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib")}
 )
-
-
-class CachedFile(io.BytesIO):
-    """The bytes of a file, with what a file object has besides."""
-
-    mode = "rb"
-
-    def __init__(self, payload: Bytes, name: Any, path: str, tally: Tally) -> None:
-        super().__init__(payload)
-        self.name = name
-        self._real = _RealFile(path, tally)
-
-    def fileno(self) -> int:
-        """Whoever wants a descriptor gets one of the file itself, at the same place."""
-        return self._real.at(self.tell())
-
-    def peek(self, size: int = 0) -> bytes:
-        """Bytes to come, without moving on."""
-        at = self.tell()
-        return bytes(self.getbuffer()[at : at + max(size, io.DEFAULT_BUFFER_SIZE)])
-
-    def writable(self) -> bool:
-        """It was opened for reading."""
-        return False
-
-    def write(self, *_: Any) -> int:
-        """It was opened for reading."""
-        raise io.UnsupportedOperation("write")
-
-    writelines = truncate = write  # type: ignore[assignment]
-
-    def close(self) -> None:
-        """Close."""
-        self._real.close()
-        super().close()
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("cannot pickle '_io.BufferedReader' object")
-
-
-class CachedText(io.TextIOWrapper):
-    """The same, as text."""
-
-    mode = "r"
-
-    def __init__(self, whole: Any, mode: str, **options: Any) -> None:
-        super().__init__(whole, **options)
-        self.mode = mode
-
-
-class LongFile(io.BufferedIOBase):
-    """A long file in the cache, of which only what is read is copied. What has left it comes from the file itself."""
-
-    mode = "rb"
-
-    def __init__(self, cache: Cache, key: bytes, size: int, name: Any, path: str) -> None:
-        self._cache, self._key, self._size = cache, key, size
-        self._at = 0
-        self.name = name
-        self._real = _RealFile(path, cache.tally)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes, or all that are left."""
-        found = self.peek(self._size if size is None or size < 0 else size)
-        self._at += len(found)
-        return found
-
-    read1 = read
-
-    def peek(self, size: int = io.DEFAULT_BUFFER_SIZE) -> bytes:
-        """Bytes to come, without moving on."""
-        if self.closed:
-            raise ValueError("I/O operation on closed file.")
-        stop = min(self._size, self._at + size)
-        found = self._cache.get_part(self._key, self._at, stop)
-        return found if found is not None else os.pread(self._real.at(self._at), max(0, stop - self._at), self._at)
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
-        self._at = max(0, offset + (0, self._at, self._size)[whence])
-        return self._at
-
-    def tell(self) -> int:
-        """Where it is."""
-        return self._at
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    seekable = readable
-
-    def fileno(self) -> int:
-        """Whoever wants a descriptor gets one of the file itself, at the same place."""
-        return self._real.at(self._at)
-
-    def close(self) -> None:
-        """Close."""
-        self._real.close()
-        super().close()
-
-
-class _RealFile:
-    """The file itself, for those who need its descriptor. What they read comes from storage."""
-
-    def __init__(self, path: str, tally: Tally) -> None:
-        self._path, self._tally = path, tally
-        self._descriptor = -1
-
-    def at(self, place: int) -> int:
-        if self._descriptor < 0:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            self._tally.miss(os.fstat(self._descriptor).st_size, is_looked_for=False)
-        os.lseek(self._descriptor, place, os.SEEK_SET)
-        return self._descriptor
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
 
 class _WholeFile:

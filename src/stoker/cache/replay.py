@@ -120,14 +120,13 @@ def replay(
     readers: int = 1,
     epochs: int = 10,
     sizes: Sequence[int] | None = None,
-    reader: int = 0,
     horizon: int | None = None,
 ) -> ReplayResult:
     """Simulate the cache of one reader among several, each of which has one of its own.
 
     `capacity` is in bytes, or in samples if there are no `sizes`. `horizon` is how many epochs ahead are known.
     """
-    foresight = Foresight(taken(order, reader, readers), far_enough(readers) if horizon is None else horizon)
+    foresight = Foresight(taken(order, 0, readers), far_enough(readers) if horizon is None else horizon)
     ledger = Ledger(capacity, make_policy(policy, foresight.next_use))
     done: list[EpochReplay] = []
     for epoch in range(epochs):

@@ -9,57 +9,28 @@ backward run, and a process of its own writes files. A failed save does not end 
 import contextlib
 import os
 import signal
-import threading
 import time
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from stoker.checkpoint.copying import Copier, Updates
-from stoker.checkpoint.files import Damaged, Directory, Manifest
+from stoker.checkpoint.files import Directory
 from stoker.checkpoint.frequency import Costs, Pace, choose, profiled_iterations
 from stoker.checkpoint.ranks import ranks_here
-from stoker.checkpoint.snapshot import (
-    Gathered,
-    changed_by_optimizers_only,
-    check_fits,
-    gather,
-    generators,
-    loading_order,
-    set_generators,
-    state_of,
-)
+from stoker.checkpoint.restoring import left_elsewhere, newest_whole
+from stoker.checkpoint.saving import SAVED, TORN, Saving
+from stoker.checkpoint.signals import Signals
+from stoker.checkpoint.snapshot import Gathered, changed_by_optimizers_only, gather, generators, set_generators
+from stoker.checkpoint.stats import CheckpointStats
 from stoker.checkpoint.writer import Writer
 from stoker.errors import CheckpointError, ConfigError
+from stoker.live import process
+from stoker.memory import Mapping
 
 PREEMPTED = 75
 """The exit code of a run that was told to end and has saved itself: start it again (EX_TEMPFAIL of sysexits.h)."""
-_DIED = "the process that writes checkpoints has died; it is started again"
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointStats:
-    """What checkpoints have cost so far."""
-
-    interval: int
-    """Iterations between two of them, as it is now."""
-    mode: str
-    """Where snapshots are taken: "cpu" or "gpu"."""
-    checkpoints: int
-    """How many are on disk by our doing, whole and verified when they were written."""
-    stall_s: float
-    """How long the loop was held up, in all."""
-    persist_s: float
-    """How long the last one took to write, beside the loop."""
-    overhead: float
-    """The fraction by which the last interval was slower than it would have been."""
-    last_step: int | None
-    """The step of the newest one on disk."""
-    failures: int
-    """How many could not be written."""
 
 
 class Checkpointer:
@@ -102,11 +73,11 @@ class Checkpointer:
         self._stateful = stateful
         self._ranks = ranks_here()
         self._directory = Directory(_made(Path(directory).absolute(), self._ranks.node))
-        self._overlap = overlap
         self._pace = Pace(overhead, fixed=every)
         self._profiled = max(self._ranks.exchange(profiled_iterations(_batches(stateful.values()))))
         self._writer = Writer(self._directory.path, keep) if self._ranks.is_writer else None
         self._copier = Copier()
+        self._saving = Saving(self._writer, self._copier, overlap=overlap)
         self._updates = Updates(self._before_update)
         self._owner = os.getpid()
 
@@ -117,23 +88,12 @@ class Checkpointer:
         self._next_due: int | None = None
         self._retry = False
         self._is_mode_known = False
-        self._saving: int | None = None
-        self._copy_failed: Exception | None = None
         self._costs_seen: tuple[float, float] | None = None
-        self._durable: int | None = None
         self._committed = 0
-        self._checkpoints = self._failures = 0
-        self._stall_s = self._persist_s = 0.0
+        self._stall_s = self._stalled_s = 0.0
         self._entered = 0.0
-        self._stalled_s = 0.0
         self._was_beside = False
-        self._told: set[str] = set()
-        self._damaged: list[str] = []
-        self._stop = False
-        self._previous: dict[int, Any] = {}
-        if on_signals and threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                self._previous[number] = signal.signal(number, self._on_signal)
+        self._signals = Signals(_SIGNALS if on_signals else ())
         if self._writer is not None:
             self._writer.start()
 
@@ -145,38 +105,14 @@ class Checkpointer:
         Damaged ones are passed by with a warning, and left as they are. If none of several is whole: CheckpointError.
         """
         self._open()
-        names = self._directory.names()
-        verified: dict[int, str] = {}
-        loaded: tuple[int, Manifest, list[bytearray]] | None = None
-        for name in names:
-            try:
-                if loaded is None:
-                    manifest, contents = self._directory.load(name)
-                else:
-                    manifest = self._directory.verify(name)
-            except Damaged as damage:
-                self._damaged.append(name)
-                warnings.warn(f"a damaged checkpoint was passed by and left as it is: {name}: {damage}", stacklevel=2)
-                continue
-            except CheckpointError as error:
-                raise CheckpointError(f"{self._directory.path / name}: {error}") from error
-            verified.setdefault(manifest.step, name)
-            if loaded is None:
-                loaded = manifest.step, manifest, contents
-            if self._ranks.is_alone:
-                break  # nobody else has to agree
-        agreed = self._agree(list(verified), bool(names))
-        if agreed is None:
+        found = newest_whole(self._directory, self._ranks, self._saving.damaged)
+        if found is None:
             self._refuse_to_begin_beside_others()
             return None
-        assert loaded is not None
-        if loaded[0] != agreed:
-            manifest, contents = self._directory.load(verified[agreed])
-            loaded = agreed, manifest, contents
-        self._load(verified[agreed], loaded[1], loaded[2])
-        self._step = self._last_snapshot = agreed
-        self._durable, self._committed = agreed, agreed
-        return agreed
+        self._go_on_from(found.load_into(self._stateful))
+        step = found.manifest.step
+        self._step = self._last_snapshot = self._committed = self._saving.durable = step
+        return step
 
     def _open(self) -> None:
         if self._is_open:
@@ -188,7 +124,8 @@ class Checkpointer:
 
     def _say_who_writes(self, holder: dict[str, int]) -> None:
         trainer = holder.get("trainer", 0)
-        if _is_running(trainer):
+        found = process.find(trainer)
+        if found is not None and not found.is_dead:
             self.close()
             raise CheckpointError(
                 f"{self._directory.path} is in use by another run (process {trainer}): end it, or use another directory"
@@ -198,40 +135,17 @@ class Checkpointer:
             stacklevel=4,
         )
 
-    def _agree(self, steps: list[int], are_some: bool) -> int | None:
-        """The newest step that all nodes have whole. None if there is none anywhere, be it damaged."""
-        said = self._ranks.exchange([steps, are_some])
-        common: set[int] = set.intersection(*(set(theirs) for theirs, _ in said))
-        if common:
-            return max(common)
-        if len(said) > 1 and any(theirs for theirs, _ in said):
-            lists = ", ".join(f"rank {rank}: {theirs}" for rank, (theirs, _) in enumerate(said))
-            raise CheckpointError(f"no step is whole on all nodes ({lists})")
-        if any(there for _, there in said):
-            raise CheckpointError(f"none of the checkpoints in {self._directory.path} is whole; the warnings say why")
-        return None
-
     def _refuse_to_begin_beside_others(self) -> None:
-        """The checkpoints of a run on another number of nodes lie elsewhere."""
         path = self._directory.path
-        home = path if self._ranks.node is None else path.parent
-        for other in sorted({home, *home.glob("node-*")} - {path}):
-            if Directory(other).names():
-                self.close()
-                raise CheckpointError(
-                    f"there is no checkpoint in {path}, but {other} has some, of a run on another number of nodes: "
-                    f"move them to {path}, or use another directory"
-                )
+        other = left_elsewhere(path, self._ranks.node)
+        if other is not None:
+            self.close()
+            raise CheckpointError(
+                f"there is no checkpoint in {path}, but {other} has some, of a run on another number of nodes: "
+                f"move them to {path}, or use another directory"
+            )
 
-    def _load(self, name: str, manifest: Manifest, contents: list[bytearray]) -> None:
-        where = f"{self._directory.path / name}"
-        states, extra = state_of(manifest.document, contents)
-        check_fits(self._stateful, states, where)
-        for key in loading_order(self._stateful):
-            try:
-                self._stateful[key].load_state_dict(states[key])
-            except Exception as error:
-                raise CheckpointError(f"{where} does not fit this run: {key} refuses its state: {error}") from error
+    def _go_on_from(self, extra: Any) -> None:
         if self._ranks.rank < len(extra["generators"]):  # or else there were fewer processes then
             set_generators(extra["generators"][self._ranks.rank])
         policy = self._ranks.exchange(extra["policy"])[0]  # each node has saved its own
@@ -256,10 +170,10 @@ class Checkpointer:
         if self._entered:
             self._pace.iterated(entered - self._entered, self._stalled_s, beside=self._was_beside)
         self._entered, self._stalled_s = entered, 0.0
-        stop = self._ranks.any_wants_to_stop(self._stop)
+        stop = self._ranks.any_wants_to_stop(self._signals.are_heard)
         if stop or milestone or self._is_due():
             self._checkpoint(wait=stop or milestone or self._pace.fixed is not None, kept=milestone)
-        self._was_beside = self._saving is not None
+        self._was_beside = self._saving.step is not None
         spent_s = time.perf_counter() - entered
         self._stalled_s += spent_s
         self._stall_s += spent_s
@@ -290,7 +204,7 @@ class Checkpointer:
         if wait:
             self._wait_saved()
         if self._ranks.is_alone:
-            if self._saving is not None:
+            if self._saving.step is not None:
                 return  # at the first step after it is written
         elif not self._agree_to_checkpoint():
             return
@@ -304,7 +218,9 @@ class Checkpointer:
     def _agree_to_checkpoint(self) -> bool:
         """Whether no process is busy still. Everybody knows then when the next one is due, and which one counts."""
         interval = self._pace.interval if self._is_planned else self._profiled
-        said = self._ranks.exchange([self._saving is not None, self._ranks.is_writer, self._durable or 0, interval])
+        said = self._ranks.exchange(
+            [self._saving.step is not None, self._ranks.is_writer, self._saving.durable or 0, interval]
+        )
         wanted = self._pace.fixed or max(interval for _, is_writer, _, interval in said if is_writer)
         self._committed = min(durable for _, is_writer, durable, _ in said if is_writer)
         is_busy = any(busy for busy, *_ in said)
@@ -322,48 +238,28 @@ class Checkpointer:
         if self._writer is None:
             return
         try:
-            self._open_writer()
+            if not self._writer.is_alive:
+                self._writer.wait_ready(self._say_who_writes)
             extra = {"generators": states, "policy": self._policy()}
-            later = changed_by_optimizers_only(self._stateful) if self._overlap else set()
+            later = changed_by_optimizers_only(self._stateful) if self._saving.overlap else set()
             gathered = gather(self._stateful, extra, later=later)
             mapping = self._writer.room(gathered.lengths)
             if self._costs_seen is None and not self._is_mode_known:
-                self._profile(gathered)
+                self._profile(gathered, mapping)
         except (CheckpointError, OSError, MemoryError) as error:
-            self._failed(str(error))
+            self._saving.failed(str(error))
             if isinstance(error, CheckpointError) and "cannot be saved" in str(error):
                 raise
             return
-        step, writer = self._step, self._writer
         prune = None if self._ranks.node is None else self._committed
-
-        def copied(failure: Exception | None) -> None:
-            self._copy_failed = failure
-            if failure is None and not self._copier.torn:
-                try:
-                    writer.save(step, gathered.document, gathered.lengths, kept=kept, prune=prune, spared=self._damaged)
-                except OSError:
-                    self._copy_failed = CheckpointError(_DIED)
-                except Exception as error:
-                    self._copy_failed = error
-            gathered.sources.clear()
-
-        self._saving = step
-        self._copier.begin(gathered, mapping, copied, overlap=self._overlap)
-
-    def _open_writer(self) -> None:
-        assert self._writer is not None
-        if not self._writer.is_alive:
-            self._writer.wait_ready(self._say_who_writes)
+        self._saving.begin(self._step, gathered, mapping, kept=kept, prune=prune)
 
     def _policy(self) -> dict[str, Any]:
         pace = self._pace
         return {"planned": self._is_planned, "interval": pace.interval, "budget": pace.budget, "mode": self._copier.mode}
 
-    def _profile(self, gathered: Gathered) -> None:
+    def _profile(self, gathered: Gathered, mapping: Mapping) -> None:
         """Measure once what a snapshot costs, and decide where it is taken."""
-        assert self._writer is not None
-        mapping = self._writer.room(gathered.lengths)
         mapping.populate(0, mapping.length)
         copy_s, clone_s, fits = self._copier.seconds(gathered, mapping)
         choice = choose(copy_s, clone_s, self._pace.iteration_s, self._updates.seconds, fits=fits)
@@ -372,7 +268,7 @@ class Checkpointer:
 
     def _before_update(self) -> None:
         """Before every optimizer's step: nothing that is being copied may change."""
-        if self._saving is None:
+        if self._saving.step is None:
             return
         began = time.perf_counter()
         self._copier.wait()
@@ -380,91 +276,31 @@ class Checkpointer:
         self._stalled_s += waited_s
         self._stall_s += waited_s
 
-    # ---- what has become of it
-
     def _hear(self, *, wait: bool = False) -> None:
-        """Take note of what the writing process reports."""
-        if self._saving is None or self._writer is None:
-            return
-        if wait:
-            self._copier.join()
-        if self._copier.is_busy:
-            return
-        if self._copier.torn or self._copy_failed is not None:
-            self._retake()
-            return
-        report = self._writer.report(wait=wait)
-        if report is None:
-            if not self._writer.is_alive:
-                self._failed(_DIED)
-            return
-        if "failed" in report:
-            self._failed(report["why"])
-            return
-        if "saved" not in report:
-            return
-        self._durable, self._saving = report["saved"], None
-        self._checkpoints += 1
-        self._persist_s = report["seconds"]
-        self._told.discard("failed")
-        if not self._is_planned:
+        """Take note of what has become of the one that is under way."""
+        outcome = self._saving.hear(wait=wait)
+        if outcome == TORN:
+            self._retry = self._next_due is None
+        elif outcome == SAVED and not self._is_planned:
             self._is_planned = True
             stall_s, copy_s = self._costs_seen or (0.0, 0.0)
-            self._pace.plan(Costs(max(self._pace.iteration_s, 1e-9), stall_s, copy_s + self._persist_s))
-
-    def _retake(self) -> None:
-        """The snapshot was not of one moment: it is dropped, and the next is copied while the loop waits."""
-        torn, failure = self._copier.torn, self._copy_failed
-        self._saving, self._copier.torn, self._copy_failed = None, False, None
-        if torn:
-            self._overlap = False
-            self._retry = self._next_due is None
-            self._tell(
-                "torn",
-                "a parameter was changed by something other than an optimizer's step() while it was being copied, so that "
-                "snapshot was dropped. From now on snapshots are copied while the loop waits (overlap=False).",
-            )
-        else:
-            self._failed(str(failure))
-
-    def _failed(self, why: str) -> None:
-        self._saving = None
-        self._failures += 1
-        good = f"the one of step {self._durable} stays" if self._durable else "none is on disk yet"
-        self._tell(
-            "failed", f"a checkpoint could not be written: {why}. Training goes on, {good}, and the next will be tried."
-        )
-
-    def _tell(self, topic: str, words: str) -> None:
-        if topic not in self._told:
-            self._told.add(topic)
-            warnings.warn(words, stacklevel=4)
+            self._pace.plan(Costs(max(self._pace.iteration_s, 1e-9), stall_s, copy_s + self._saving.persist_s))
 
     def _wait_saved(self) -> None:
-        while self._saving is not None and self._writer is not None:
+        while self._saving.step is not None and self._writer is not None:
             self._hear(wait=True)
 
     # ---- the end
 
-    def _on_signal(self, number: int, frame: Any) -> None:
-        previous = self._previous.get(number)
-        if os.getpid() != self._owner:  # a fork: as it would be without us
-            signal.signal(number, previous if previous is not None else signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-            return
-        self._stop = True
-        if callable(previous):
-            previous(number, frame)
-
     def _end_preempted(self) -> None:
         self._wait_saved()
-        if self._writer is not None and self._ranks.is_alone and self._durable != self._step:
+        if self._writer is not None and self._ranks.is_alone and self._saving.durable != self._step:
             self._snapshot(kept=False)  # the loop stands still: once more
             self._wait_saved()
-        is_saved = self._writer is None or self._durable == self._step
+        is_saved = self._writer is None or self._saving.durable == self._step
         self._ranks.exchange(None)  # when one process ends, launchers end the others
         self._ranks.part()
-        self._previous.clear()  # a launcher's signal shall not end this process on its way out
+        self._signals.take_over()  # a launcher's signal shall not end this process on its way out
         self.close()
         raise SystemExit(PREEMPTED if is_saved else 1)
 
@@ -474,12 +310,12 @@ class Checkpointer:
         return CheckpointStats(
             pace.interval,
             self._copier.mode,
-            self._checkpoints,
+            self._saving.checkpoints,
             self._stall_s,
-            self._persist_s,
+            self._saving.persist_s,
             pace.overhead,
-            self._durable,
-            self._failures,
+            self._saving.durable,
+            self._saving.failures,
         )
 
     def close(self) -> None:
@@ -492,17 +328,12 @@ class Checkpointer:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        for number, previous in self._previous.items():
-            if signal.getsignal(number) == self._on_signal:
-                signal.signal(number, previous if previous is not None else signal.SIG_DFL)
-        self._previous = {}
+        self._signals.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -524,10 +355,3 @@ def _batches(parts: Any) -> int | None:
             except TypeError:
                 continue
     return None
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        return pid > 0 and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except (OSError, IndexError):
-        return False

@@ -81,10 +81,10 @@ class Pace:
     not say by how much they were slowed. Medians, because a validation or a slow batch may fall into any of them.
     """
 
-    def __init__(self, budget: float, *, fixed: int | None = None, known: int | None = None) -> None:
+    def __init__(self, budget: float, *, fixed: int | None = None) -> None:
         self.budget = budget
         self.fixed = fixed
-        self.interval = fixed or known or 1
+        self.interval = fixed or 1
         self.overhead = 0.0
         self._alone: deque[float] = deque(maxlen=_REMEMBERED)
         self._beside: list[float] = []

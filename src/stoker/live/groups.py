@@ -5,8 +5,9 @@
 
 from dataclasses import dataclass
 
-ROOM, PREPARED, NOBODY = "room", "prepared", "nobody"
-"""What keeps a member waiting: another must read first; somebody prepares the batch, or will; there is no worker."""
+ROOM, PREPARED, ASLEEP, NOBODY = "room", "prepared", "asleep", "nobody"
+"""What keeps a member waiting: another must read first; somebody prepares the batch, or will; another does not take what
+it has waited for; there is no worker."""
 
 Key = tuple[str, str]
 """A group's name, and what tells those of one name apart."""

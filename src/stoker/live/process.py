@@ -32,6 +32,11 @@ class Process:
     """The kernel's function that its main thread sleeps in, if that may be known."""
 
     @property
+    def is_dead(self) -> bool:
+        """Whether it has ended, and nobody has taken note yet."""
+        return self.state in _DEAD
+
+    @property
     def is_stopped(self) -> bool:
         """Whether a signal or a debugger has stopped it."""
         return self.state in _STOPPED
@@ -78,7 +83,7 @@ def is_alive(pid: int, started: int) -> bool:
     found = find(pid)
     if found is None:
         return os.path.exists(f"/proc/{pid}")  # it cannot be looked at now: too many files are open, perhaps
-    return found.started == started and found.state not in _DEAD
+    return found.started == started and not found.is_dead
 
 
 def namespace() -> int:
@@ -91,7 +96,7 @@ def namespace() -> int:
 
 def doing(before: Process | None, after: Process | None, seconds: float) -> str:
     """What a process is busy with between two moments, in words that begin with prep, fetch, or what else it is."""
-    if after is None or after.state in _DEAD:
+    if after is None or after.is_dead:
         return "dead"
     if after.is_stopped:
         return STOPPED

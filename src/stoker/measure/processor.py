@@ -1,11 +1,10 @@
 """How long processes have kept a core busy."""
 
 import contextlib
-import os
 import resource
 from pathlib import Path
 
-_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+from stoker.live import process
 
 
 def own_cpu_s() -> float:
@@ -30,11 +29,4 @@ def _queued_s(pid: int) -> float:
 
 def cpu_s(pids: list[int]) -> float:
     """Processor time of other processes; of one that is gone, none."""
-    total = 0.0
-    for pid in pids:
-        try:
-            words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += (int(words[11]) + int(words[12])) * _TICK_S
-    return total
+    return sum(found.cpu_s for pid in pids if (found := process.find(pid)) is not None)

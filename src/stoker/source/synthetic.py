@@ -88,6 +88,23 @@ class Synthetic:
         return (key + (self._pattern * times)[start:])[:size]
 
 
+class _Around:
+    """Another source, whose samples and sizes these are."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        if isinstance(source, Named):  # a class that had names would have them around a source without
+            for attribute in ("name", "key", "version"):
+                setattr(self, attribute, getattr(source, attribute))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def sizes(self, ids: Sequence[int]) -> Sequence[int]:
+        """Those of the inner source, at once."""
+        return self.source.sizes(ids)
+
+
 class _Allowance:
     """When the bytes that were given out so far are paid for."""
 
@@ -102,7 +119,7 @@ class _Allowance:
             return self._paid
 
 
-class Throttled:
+class Throttled(_Around):
     """Another source at so many bytes per second, or '530MB/s', in this process; its threads share them.
 
     Each read ends when its bytes are paid for, so a rate holds over many reads however late a sleep ends. Idle time is
@@ -110,20 +127,12 @@ class Throttled:
     """
 
     def __init__(self, source: Source, bytes_per_s: float | str, *, clock: Clock | None = None) -> None:
-        self.source = source
+        super().__init__(source)
         self.bytes_per_s = parse_rate(bytes_per_s) if isinstance(bytes_per_s, str) else float(bytes_per_s)
         if not self.bytes_per_s > 0:
             raise ConfigError(f"a rate is more than 0 bytes per second, not {bytes_per_s!r}")
         self._clock = clock or WallClock()
         self._allowance = PerProcess(_Allowance)
-        _take_names(self, source)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def sizes(self, ids: Sequence[int]) -> Sequence[int]:
-        """Those of the inner source, at once."""
-        return self.source.sizes(ids)
 
     def read(self, ids: Sequence[int]) -> Sequence[Bytes]:
         """What the inner source reads, once that many bytes may have passed."""
@@ -135,22 +144,15 @@ class Throttled:
         return contents
 
 
-class Slow:
+class Slow(_Around):
     """Another source whose every request takes a while, like one over a network; `concurrent` of one read at once."""
 
     def __init__(self, source: Source, latency_s: float, *, concurrent: int = 1, clock: Clock | None = None) -> None:
         if latency_s < 0 or concurrent < 1:
             raise ConfigError(f"a latency is 0 s or more, not {latency_s!r}, for 1 or more at once, not {concurrent!r}")
-        self.source, self.latency_s, self.concurrent = source, latency_s, concurrent
+        super().__init__(source)
+        self.latency_s, self.concurrent = latency_s, concurrent
         self._clock = clock or WallClock()
-        _take_names(self, source)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def sizes(self, ids: Sequence[int]) -> Sequence[int]:
-        """Those of the inner source, at once."""
-        return self.source.sizes(ids)
 
     def read(self, ids: Sequence[int]) -> Sequence[Bytes]:
         """What the inner source reads, one latency later for each `concurrent` samples."""
@@ -158,23 +160,16 @@ class Slow:
         return self.source.read(ids)
 
 
-class Failing:
+class Failing(_Around):
     """Another source that fails the first `times` times that one of these samples is read."""
 
     def __init__(
         self, source: Source, ids: Collection[int], times: int = 1, error: Exception | type[Exception] | None = None
     ) -> None:
-        self.source, self.ids, self.times = source, frozenset(ids), times
+        super().__init__(source)
+        self.ids, self.times = frozenset(ids), times
         self.error = error or OSError(errno.EIO, "made to fail")
         self._failed = PerProcess[Counter[int]](Counter)
-        _take_names(self, source)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def sizes(self, ids: Sequence[int]) -> Sequence[int]:
-        """Those of the inner source."""
-        return self.source.sizes(ids)
 
     def read(self, ids: Sequence[int]) -> Sequence[Bytes]:
         """What the inner source reads, or the error."""
@@ -184,10 +179,3 @@ class Failing:
                 failed[number] += 1
                 raise self.error
         return self.source.read(ids)
-
-
-def _take_names(wrapper: object, source: Source) -> None:
-    """A class that had them would have them around a source without."""
-    if isinstance(source, Named):
-        for attribute in ("name", "key", "version"):
-            setattr(wrapper, attribute, getattr(source, attribute))

@@ -24,8 +24,9 @@ from stoker.errors import ConfigError, ResourceError
 from stoker.live import process
 from stoker.memory import check_alone
 from stoker.stage.room import Room
-from stoker.stage.slots import LAYOUT, Slots
+from stoker.stage.slots import Slots
 from stoker.stage.staging import LENGTH, Address, Staging, own_process
+from stoker.stage.state import LAYOUT
 from stoker.stage.table import Table, close_lock, inside, locked, open_lock
 
 VERSION = f"1.{LAYOUT:08x}"

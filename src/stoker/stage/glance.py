@@ -9,7 +9,7 @@ from stoker.live.record import Seen
 from stoker.memory import check_alone
 from stoker.stage.door import NAME, home
 from stoker.stage.records import READY, Member, Place
-from stoker.stage.slots import Slots
+from stoker.stage.state import State
 from stoker.stage.table import glance, holder_of
 
 
@@ -30,22 +30,22 @@ def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.Group]:
                 finally:
                     os.close(table)
                 if values is not None:
-                    found[facts.key] = _group(facts.key, Slots.of(values), holder, is_here=facts.namespace == namespace)
+                    found[facts.key] = _group(facts.key, State.of(values), holder, is_here=facts.namespace == namespace)
     return found
 
 
-def _group(key: groups.Key, slots: Slots, holder: str, *, is_here: bool) -> groups.Group:
+def _group(key: groups.Key, state: State, holder: str, *, is_here: bool) -> groups.Group:
     """A group as others see it, without the dead; in another container nobody can be judged."""
-    everybody = {one for member in slots.members.values() for one in (member.process, *member.workers)}
+    everybody = {one for member in state.members.values() for one in (member.process, *member.workers)}
     living = {one for one in everybody if not is_here or process.is_alive(*one)}
     found = [(pid, process.find(pid)) for pid, _ in living] if is_here else []
     stopped = {pid for pid, one in found if one is not None and one.is_stopped}
-    for number in [number for number, member in slots.members.items() if member.process not in living]:
-        del slots.members[number]
-    begun = [member for member in slots.members.values() if not member.is_fresh] or slots.members.values()
+    for number in [number for number, member in state.members.items() if member.process not in living]:
+        del state.members[number]
+    begun = [member for member in state.members.values() if not member.is_fresh] or state.members.values()
     first = max((member.place for member in begun), default=(0, 0))
     members = []
-    for member in slots.members.values():
+    for member in state.members.values():
         workers = tuple(one[0] for one in member.workers if one in living)
         members.append(
             groups.Member(
@@ -55,39 +55,39 @@ def _group(key: groups.Key, slots: Slots, holder: str, *, is_here: bool) -> grou
                 workers=workers,
                 epoch=member.epoch,
                 step=member.step,
-                behind=_behind(slots, member.place, first),
+                behind=_behind(state, member.place, first),
                 is_reading=member.is_reading,
                 is_passed=member.is_passed,
                 stopped=tuple(sorted({member.process[0], *workers} & stopped)),
-                waits=_waits(slots, member),
+                waits=_waits(state, member),
             )
         )
     return groups.Group(
         *key,
         members=tuple(members),
-        prepared=slots.prepared,
-        repeated=slots.repeated,
-        taken_over=slots.taken_over,
-        passed_by=slots.passed_by,
-        staging_bytes=slots.room.staged_bytes,
-        most_bytes=slots.room.most_bytes,
-        budget_bytes=slots.room.budget_bytes,
+        prepared=state.prepared,
+        repeated=state.repeated,
+        taken_over=state.taken_over,
+        passed_by=state.passed_by,
+        staging_bytes=state.room.staged_bytes,
+        most_bytes=state.room.most_bytes,
+        budget_bytes=state.room.budget_bytes,
         locked_by=int(holder.split()[-1]) if is_here and holder.split()[-1].isdigit() else 0,
     )
 
 
-def _behind(slots: Slots, place: Place, first: Place) -> int:
+def _behind(state: State, place: Place, first: Place) -> int:
     """Batches between two places, as if all epochs had as many as those that are known."""
-    steps = max((epoch.steps for epoch in slots.epochs.values()), default=0)
+    steps = max((epoch.steps for epoch in state.epochs.values()), default=0)
     return max(0, (first[0] - place[0]) * steps + first[1] - place[1])
 
 
-def _waits(slots: Slots, member: Member) -> groups.Waits | None:
-    batch = slots.batches.get(member.place)
+def _waits(state: State, member: Member) -> groups.Waits | None:
+    batch = state.batches.get(member.place)
     if not member.is_reading or (batch is not None and batch.state == READY):
         return None
-    reason = slots.reason(member.number)
-    other = slots.members.get(reason.member)
+    reason = state.reason(member.number)
+    other = state.members.get(reason.member)
     if reason.kind != groups.ROOM and batch is not None:
         pid = batch.process[0]
     else:

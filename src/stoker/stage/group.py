@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.errors import MemberLost
+from stoker.live.groups import ASLEEP, ROOM
 from stoker.stage.door import Differences, enter, leave
 from stoker.stage.records import Batch, Draw, Member, Place, Reason
 from stoker.stage.slots import BATCHES, Slots
@@ -173,7 +174,7 @@ class Seat:
             late = slots.members.get(reason.member)
             if late is None or time.monotonic() - max(began, late.moved_at) < self._patience_with(late, reason):
                 return False
-            if reason.kind == "asleep":
+            if reason.kind == ASLEEP:
                 slots.wait_no_more(late.number)
             else:
                 slots.pass_by(late.number)
@@ -181,9 +182,9 @@ class Seat:
 
     def _patience_with(self, late: Member, reason: Reason) -> float:
         """How long to wait for another. One of this very process cannot read on while this one waits."""
-        if reason.kind == "asleep":
+        if reason.kind == ASLEEP:
             return LOOK_S
-        if reason.kind != "room":
+        if reason.kind != ROOM:
             return self._patience_s if late.number != self.address.member else float("inf")
         if late.process == self.staging.process:
             return 0.0
@@ -200,8 +201,7 @@ class Seat:
         """The group as it is now."""
         with self.staging.table.look() as slots:
             own = slots.members.get(self.address.member)
-            awaited = [member for member in slots.members.values() if not member.is_passed]
-            last = min(awaited, key=lambda member: member.place, default=None)
+            last = slots.last()
             is_other = own is not None and last is not None and last.place < own.place
             return GroupStats(
                 name=self.name,

@@ -95,6 +95,5 @@ class Reason:
     """Why a member has to wait."""
 
     kind: str
-    """"prepared": somebody is at it; "room": nothing goes on before another has read; "asleep": another does not take what
-    it has waited for; "nobody": there is no worker."""
+    """See `live.groups`."""
     member: int

@@ -13,51 +13,26 @@ not waited for: its own workers prepare what it lacks, until it has caught up.
 Who waits for room waits for readers, never for workers: what is needed first gets the room of what is needed later, and a
 worker gives up what it has prepared when something before it lacks a worker.
 
-Nothing here knows clocks, processes or memory. Times and the living are told.
+Nothing here knows clocks, processes or memory. Times and the living are told. What only asks and changes nothing is in
+`state`.
 """
 
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable
 
-from stoker.stage.records import CLAIMED, COPYING, NOWHERE, READY, WAITING, Batch, Draw, Epoch, Member, Place, Reason
-from stoker.stage.room import Process, Room
+from stoker.stage.records import CLAIMED, COPYING, NOWHERE, READY, WAITING, Batch, Draw, Epoch, Member, Place
+from stoker.stage.room import Process
+from stoker.stage.state import State
 
 WORK, BATCHES = range(2)
 """What somebody may be waiting for: something to prepare or room for it, and batches to read."""
-MOST_SLOTS = 256
-_FEWEST_AHEAD = 16
 
 IsAlive = Callable[[int, int], bool]
 
 
-@dataclass(slots=True)
-class Slots:
-    """A group at one moment."""
+class Slots(State):
+    """A group at one moment, and what may happen to it."""
 
-    room: Room
-    members: dict[int, Member] = field(default_factory=dict)
-    batches: dict[Place, Batch] = field(default_factory=dict)
-    epochs: dict[int, Epoch] = field(default_factory=dict)
-    again: set[Place] = field(default_factory=set)
-    """Batches that were claimed by the dead."""
-    dropped: set[Place] = field(default_factory=set)
-    """Batches that were ready and had to make room."""
-    joined: int = 0
-    largest: int = 0
-    """The largest batch so far, in bytes."""
-    prepared: int = 0
-    repeated: int = 0
-    taken_over: int = 0
-    passed_by: int = 0
-    cores: float = 1e9
-    """Processors that its workers share."""
-    asleep: float = 0.0
-    """The part of the time that a worker sleeps while it prepares a batch, waiting for storage perhaps, of late."""
-    news: set[int] = field(default_factory=set)
-    """What was made possible just now, by what was done with this very object."""
+    __slots__ = ()
 
     # ---- members
 
@@ -66,11 +41,6 @@ class Slots:
         number, self.joined = self.joined, self.joined + 1
         self.members[number] = Member(number, process, label, descriptor, self.first_unbegun(), 0, now)
         return number
-
-    def first_unbegun(self) -> int:
-        """The first epoch of which nobody has read a batch."""
-        leading = list(self._awaited()) or self.members.values()
-        return max((member.epoch + (member.step > 0) for member in leading), default=0)
 
     def begin(self, number: int, now: float) -> int:
         """A member begins its next epoch; one that it is in the middle of is left. Which it is."""
@@ -96,7 +66,7 @@ class Slots:
         """A member goes on from a place where it was before. False if it has to catch up: nobody waits for it then."""
         member = self.members[number]
         member.is_reading = member.is_fresh = False
-        others = [other.place for other in self._awaited() if other is not member and not other.is_fresh]
+        others = [other.place for other in self.awaited() if other is not member and not other.is_fresh]
         known = self.epochs.get(place[0])
         is_gone = known.gone > place[1] if known is not None else any(epoch > place[0] for epoch, _ in others)
         member.is_passed = is_gone and any(other > place for other in others)
@@ -171,61 +141,17 @@ class Slots:
 
     def claim(self, number: int, process: Process) -> Place | Draw | None:
         """What a worker of a member shall prepare, if there is anything: the first that is needed comes first."""
-        place = self._choose(self.members[number])
+        place = self.choose(self.members[number])
         if place is None or isinstance(place, Draw):
             return place
         if place in self.again:
             self.again.remove(place)
             self.taken_over += 1
-        elif place in self.dropped or place[1] < self.epochs[place[0]].gone or self._is_behind(place):
+        elif place in self.dropped or place[1] < self.epochs[place[0]].gone or self.is_behind(place):
             self.dropped.discard(place)
             self.repeated += 1
         self.batches[place] = Batch(*place, number, process)
         return place
-
-    def _is_behind(self, place: Place) -> bool:
-        return place < (self._first() or place)
-
-    def _choose(self, member: Member) -> Place | Draw | None:
-        """What is needed first, of all that may be prepared now."""
-        if member.is_leaving:
-            return None
-        if member.is_passed and member.is_reading:
-            chosen = self._next_of(member.epoch, member.step, only=member)
-            if chosen is not None:
-                return chosen
-        if member.is_passed and not member.workers:
-            return None  # it prepares for itself, while it waits
-        awaited = list(self._awaited())
-        for epoch in sorted({other.epoch for other in awaited if other.is_reading}):
-            chosen = self._next_of(epoch, min(other.step for other in awaited if other.epoch == epoch))
-            if chosen is not None:
-                return chosen
-        return None
-
-    def _next_of(self, epoch: int, first: int, only: Member | None = None) -> Place | Draw | None:
-        """What is next to prepare of an epoch that is read from a step on, perhaps by one member only."""
-        known = self.epochs.get(epoch)
-        if known is None:
-            return Draw(epoch)
-        place = next(((epoch, step) for step in range(first, known.steps) if (epoch, step) not in self.batches), None)
-        if place is None:
-            return None
-        if only is not None:
-            is_due = place == only.place or (place < only.furthest and self._has_room(epoch, half=False))
-        elif any(member.place == place and member.is_reading for member in self._awaited()):
-            is_due = place == self._first() or self._has_room(epoch, half=self._is_ahead(epoch))
-        else:
-            is_due = self._has_processors() and self._has_room(epoch, half=self._is_ahead(epoch))
-        return place if is_due else None
-
-    def _has_processors(self) -> bool:
-        """Whether one more worker would have a processor: more of them would only take turns, and push out caches.
-
-        Nobody has to wait for this who needs a batch right now.
-        """
-        working = sum(batch.state in (CLAIMED, COPYING) for batch in self.batches.values())
-        return working < max(1.0, self.cores / max(0.05, 1.0 - self.asleep))
 
     def slept(self, part: float) -> None:
         """A worker has slept for a part of the time that a batch took."""
@@ -235,19 +161,6 @@ class Slots:
         """Somebody has found out what an epoch consists of. The digest that holds."""
         self.news |= {WORK, BATCHES}
         return self.epochs.setdefault(epoch, Epoch(steps, digest)).digest
-
-    def _is_ahead(self, epoch: int) -> bool:
-        return any(member.epoch < epoch and member.is_reading for member in self._awaited())
-
-    def _has_room(self, epoch: int, *, half: bool) -> bool:
-        """Whether one more batch may be prepared before others were read; half of the room is for those behind."""
-        if any(batch.state == WAITING for batch in self.batches.values()):
-            return False
-        workers = sum(len(member.workers) for member in self.members.values())
-        most = min(MOST_SLOTS, max(_FEWEST_AHEAD, 3 * workers), max(1, self.room.budget_bytes // max(1, self.largest)))
-        if half:
-            return sum(batch.epoch >= epoch for batch in self.batches.values()) < most // 2
-        return len(self.batches) < most
 
     def place(self, place: Place, process: Process, size: int) -> tuple[int, list[int]] | None:
         """A slot for a batch of so many bytes, and the slots whose memory is to be given back before; None: wait.
@@ -264,10 +177,10 @@ class Slots:
             raise KeyError(place)  # it is the reader who prepares, and what it has to read may be in the way
         self.largest = max(self.largest, size)
         self._make_room(place, size)
-        found = self.room.find(size, self._taken())
+        found = self.room.find(size, self.taken())
         if found is None:
             batch.state = WAITING
-            if self._is_out_of_turn(batch):
+            if self.is_out_of_turn(batch):
                 raise KeyError(place)
             return None
         batch.slot, batch.state, batch.used = found[0], COPYING, size
@@ -280,7 +193,7 @@ class Slots:
             return None
         if any(other.state == WAITING for other in self.batches.values()):
             return None
-        found = self.room.find(self.largest, self._taken())
+        found = self.room.find(self.largest, self.taken())
         if found is not None:
             batch.slot, batch.state, batch.used = found[0], COPYING, self.largest
         return found
@@ -294,36 +207,23 @@ class Slots:
             del self.room.lost[slot]
         self.news.add(WORK)
 
-    def _taken(self) -> set[int]:
-        return {batch.slot for batch in self.batches.values() if batch.slot != NOWHERE}
-
     def _make_room(self, place: Place, size: int) -> None:
         """The first in line must not wait for those behind it, nor for what only those need whom nobody waits for."""
-        first = self._first()
-        others = [batch for batch in self.batches.values() if batch.state == READY and not self._is_held(batch)]
+        first = self.first()
+        others = [batch for batch in self.batches.values() if batch.state == READY and not self.is_held(batch)]
         later = [batch for batch in others if batch.place > place or first is None or batch.place < first]
         later.sort(key=lambda batch: (first is not None and batch.place >= first, *_backwards(batch.place)))
         is_first_in_line = all(
             batch.state == READY or batch.place >= place or (first is not None and batch.place < first <= place)
             for batch in self.batches.values()
         )
-        if is_first_in_line and self.room.may_have(size, self._taken() - {batch.slot for batch in later}):
+        if is_first_in_line and self.room.may_have(size, self.taken() - {batch.slot for batch in later}):
             for batch in later:
-                if self.room.may_have(size, self._taken()):
+                if self.room.may_have(size, self.taken()):
                     break
                 del self.batches[batch.place]
                 self.dropped.add(batch.place)
                 self.news.add(WORK)
-
-    def _is_held(self, batch: Batch) -> bool:
-        return any(member.holds(batch.place) for member in self.members.values())
-
-    def _is_out_of_turn(self, batch: Batch) -> bool:
-        """Whether its worker, while it waits for room, is missing where something comes first."""
-        chosen = self._choose(self.members[batch.member])
-        before = (chosen.epoch, NOWHERE) if isinstance(chosen, Draw) else chosen
-        rivals = [one.place for one in self.batches.values() if one.state == WAITING and one.member == batch.member]
-        return before is not None and before < batch.place == max(rivals)
 
     def publish(self, place: Place, process: Process, slot: int, length: int) -> bool:
         """A batch of so many bytes is ready. False: it is no longer this process's to publish, and to be let go."""
@@ -356,17 +256,6 @@ class Slots:
         member.is_waiting = not member.is_copying
         return batch if member.is_copying else None
 
-    def lacks_workers(self, number: int, *, is_late: bool) -> bool:
-        """Whether a member without workers has to prepare batches itself: there are none, or they are stopped, perhaps."""
-        member = self.members[number]
-        has_begun = member.epoch in self.epochs and member.place in self.batches
-        return member.is_passed or not any(m.workers for m in self.members.values()) or (is_late and not has_begun)
-
-    def is_ready(self, number: int) -> bool:
-        """Whether a member could read on."""
-        batch = self.batches.get(self.members[number].place)
-        return batch is not None and batch.state == READY
-
     def read(self, number: int, now: float) -> None:
         """A member has its copy of the batch at its place."""
         member = self.members[number]
@@ -387,26 +276,19 @@ class Slots:
         member.epoch, member.step = place
         member.moved_at, member.is_copying, member.is_waiting = now, False, False
         if member.is_passed and member.is_reading:
-            behind = [other.place for other in self._awaited()]
+            behind = [other.place for other in self.awaited()]
             if member.place >= min(behind, default=member.place):
                 member.is_passed = False  # it has caught up
         if any(batch.state == WAITING for batch in self.batches.values()):
             self.news.add(WORK)
         self._clear()
 
-    def _first(self) -> Place | None:
-        """What the last of those that are waited for reads next."""
-        return min((member.place for member in self._awaited()), default=None)
-
-    def _awaited(self) -> Iterator[Member]:
-        return (member for member in self.members.values() if not member.is_passed)
-
     def _clear(self) -> None:
         """Let go of what nobody needs."""
-        first = self._first()
+        first = self.first()
         passed = [member for member in self.members.values() if member.is_passed]
         for batch in [batch for batch in self.batches.values() if batch.state == READY]:
-            if (first is not None and batch.place >= first) or self._is_held(batch):
+            if (first is not None and batch.place >= first) or self.is_held(batch):
                 continue
             if any(m.number == batch.member and m.place <= batch.place < m.furthest for m in passed):
                 continue
@@ -421,48 +303,6 @@ class Slots:
         for places in (self.again, self.dropped):
             places.difference_update([place for place in places if lowest is None or place[0] < lowest])
 
-    # ---- telling
-
-    def reason(self, number: int) -> Reason:
-        """What keeps a member waiting."""
-        member = self.members[number]
-        batch = self.batches.get(member.place)
-        if batch is not None and batch.state != WAITING:
-            return Reason("prepared", batch.member)
-        last = min(self._awaited(), key=_place_of, default=member)
-        if not self._has_room(member.epoch, half=self._is_ahead(member.epoch)):
-            if last.place < member.place:
-                return Reason("room", last.number)
-            asleep = [other for other in self.members.values() if other.is_waiting and self.is_ready(other.number)]
-            if asleep:
-                return Reason("asleep", asleep[0].number)
-        if batch is not None:
-            return Reason("prepared", batch.member)
-        return Reason("prepared" if any(m.workers for m in self.members.values()) else "nobody", NOWHERE)
-
-    def values(self) -> list[Any]:
-        """All of it, as plain values."""
-        members = list(map(_member_row, self.members.values()))
-        batches = list(map(_batch_row, self.batches.values()))
-        epochs = [(epoch, e.steps, e.digest, e.gone) for epoch, e in self.epochs.items()]
-        counts: list[float] = [self.joined, self.largest, self.prepared, self.repeated, self.taken_over, self.passed_by]
-        counts += [self.cores, self.asleep]
-        return [list(_room_row(self.room)), members, batches, epochs, list(self.again), list(self.dropped), *counts]
-
-    @classmethod
-    def of(cls, values: list[Any]) -> "Slots":
-        """Undo `values`."""
-        room, members, batches, epochs, again, dropped, *counts = values
-        return cls(
-            Room(*room),
-            {row[0]: Member(*row) for row in members},
-            {row[:2]: Batch(*row) for row in batches},
-            {row[0]: Epoch(*row[1:]) for row in epochs},
-            set(again),
-            set(dropped),
-            *counts,
-        )
-
 
 def _may_be(_pid: int, _started: int) -> bool:
     return True
@@ -470,11 +310,3 @@ def _may_be(_pid: int, _started: int) -> bool:
 
 def _backwards(place: Place) -> Place:
     return -place[0], -place[1]
-
-
-LAYOUT = zlib.crc32(repr([kind.__slots__ for kind in (Room, Member, Batch, Epoch, Slots)]).encode())
-"""What `values` consist of: another number, and `of` would not understand them."""
-_room_row = attrgetter(*Room.__slots__)
-_member_row = attrgetter(*Member.__slots__)
-_batch_row = attrgetter(*Batch.__slots__)
-_place_of = attrgetter("place")

@@ -4,19 +4,13 @@ The class adds nothing to what a loader means. It decides who makes the batches:
 `STOKER_DISABLE=1` is set or the system is not Linux.
 """
 
-import errno
 import inspect
-import multiprocessing
 import os
 import platform
 import warnings
-import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from multiprocessing.context import BaseContext
-from multiprocessing.reduction import ForkingPickler
-from pickle import PicklingError
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch.utils.data
@@ -40,7 +34,6 @@ _POSITIONS = [
     for name, parameter in inspect.signature(torch.utils.data.DataLoader.__init__).parameters.items()
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self"
 ]
-_DESCRIPTORS_PER_WORKER = 6
 _STAYS_HERE = ("_live", "_spares", "_collate_here", "_caching", "_record", "_scalars", "_member", "_room")
 
 
@@ -211,59 +204,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def _get_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
         if not _is_enabled():
             return super()._get_iterator()
-        try:
-            return self._make_iterator()
-        except OSError as error:
-            if error.errno != errno.EMFILE:
-                raise
-            raise OSError(errno.EMFILE, _too_few_descriptors(self.num_workers)) from error
-        except (AttributeError, TypeError, PicklingError) as error:
-            if self.num_workers and self.workers == "processes":
-                self._say_what_cannot_be_sent(error)
-            raise
+        from stoker.torch.iterators import make_iterator  # not at the top: on other systems it cannot even be imported
 
-    def _make_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
-        # Not at the top: on other systems than Linux these cannot even be imported.
-        from stoker.torch.carrier import InlineIter, Instead, MapInlineIter, MapWorkersIter, WorkersIter
-        from stoker.torch.course import Course, recognise
-        from stoker.torch.leaves import HereCollate
-        from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
-        from stoker.torch.seeding import Positions, prepares_batches
-        from stoker.torch.transport import SlotTransport, ThreadTransport
-
-        threads = self.workers == "threads"
-        if threads and self.num_workers:
-            self._check_threads()
-        elif self.num_workers:
-            self.check_worker_number_rationality()
-
-        streams = isinstance(self.dataset, torch.utils.data.IterableDataset)
-        seen: Any = self
-        collate_here = self.collate_fn  # in this process, where memory for batches is to be used again
-        if collate_here is torch.utils.data.default_collate:
-            collate_here = self.__dict__.setdefault("_collate_here", HereCollate())
-            if threads:
-                seen = Instead(self, collate_fn=collate_here)
-
-        def transport(view: Any) -> Any:
-            return ThreadTransport(view) if threads else SlotTransport(view, self.__dict__.setdefault("_spares", []))
-
-        if self._by_position:
-            assert self.seed is not None
-            split = self.in_order and self._auto_collation and not prepares_batches(self.dataset)
-            route = recognise(self, self.seed)
-            course = Course(route, self._progress, self.num_workers, split=split)
-            course.steering = self.caching.steering(self, route)
-            positions = Positions(self.dataset, self.seed, threads=threads and self.num_workers > 0, draws=self._draws)
-            if self.num_workers == 0:
-                return SeededInlineIter(self, course, positions)
-            iterator: Any = SeededWorkersIter(seen, course, positions, transport, collate_here)
-        elif self.num_workers == 0:
-            return (InlineIter if streams else MapInlineIter)(self)
-        else:
-            iterator = (WorkersIter if streams else MapWorkersIter)(seen, transport(seen))
-        self.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
-        return iterator  # type: ignore[no-any-return]
+        return make_iterator(self)  # type: ignore[no-any-return]
 
     @property
     def _membership(self) -> "Membership":
@@ -295,22 +238,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             found = self.__dict__["_record"] = publish_loader(self)
         return found
 
-    def _check_threads(self) -> None:
-        """Warn once of what threads cannot give."""
-        from stoker.torch.seeding import draws_from_globals, takes_rng
-
-        if isinstance(self.dataset, torch.utils.data.IterableDataset):
-            raise ConfigError("workers='threads' share one dataset, so an IterableDataset would give every sample to each")
-        if self._told_about_threads or takes_rng(self.dataset):
-            return
-        self._told_about_threads = True
-        if draws_from_globals(lambda: self.dataset[0]):
-            warnings.warn(
-                "the dataset draws from the default generators of Python, NumPy or torch. Threads share them, so results "
-                "depend on timing. Give it __getsample__(index, rng) that draws from rng, or use workers='processes'.",
-                stacklevel=5,
-            )
-
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next `iter()` is; otherwise it is the number of `iter()` calls before."""
         self._progress.set_epoch(epoch)
@@ -334,19 +261,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             assert self.seed is not None
             return recognise(self, self.seed)
         return TorchItinerary(self)
-
-    def _say_what_cannot_be_sent(self, error: Exception) -> None:
-        method = (self.multiprocessing_context or multiprocessing).get_start_method()
-        if method == "fork":
-            return
-        for name in ("dataset", "collate_fn", "worker_init_fn"):
-            try:
-                ForkingPickler.dumps(getattr(self, name))
-            except (AttributeError, TypeError, PicklingError):
-                error.add_note(
-                    f"The {name} cannot be sent to a worker process that is started by {method!r}. Define what it refers "
-                    "to at the top of a module (no lambdas, no local classes), or pass multiprocessing_context='fork'."
-                )
 
     def stats(self) -> LoaderStats:
         """What this loader has done since it was made, over all its iterators."""
@@ -386,9 +300,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -416,14 +328,3 @@ def _is_enabled() -> bool:
         return True
     warnings.warn("stoker.DataLoader works on Linux; here it behaves as torch's own", stacklevel=4)
     return False
-
-
-def _too_few_descriptors(workers: int) -> str:
-    import resource  # not on Windows, where nobody gets here
-
-    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return (
-        f"too many open files: {workers} workers need about {_DESCRIPTORS_PER_WORKER * workers + 10} descriptors beyond "
-        f"those in use, and this process may open {limit} in all. Raise the limit (`ulimit -n`, here up to {hard}) "
-        "or lower num_workers."
-    )
