@@ -1,7 +1,7 @@
 """What happens in a worker process of the loader.
 
 torch's own worker loop runs there. `begin` comes before it, and `collate` stands where it calls `collate_fn`. Every batch
-leaves as a `Parcel`, a message of some hundred bytes about a slot; unpickling it in the training process gives the batch.
+leaves as a `Plain`, a message of some hundred bytes about a slot; unpickling it in the training process gives the batch.
 """
 
 import gc
