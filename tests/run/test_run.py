@@ -1,17 +1,18 @@
 """`stoker run`: an unmodified script does what it does under plain python, with our loader."""
 
+import fcntl
 import json
 import os
 import re
+import resource
 import signal
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tries import HANG_S, fastest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unmodified"
 RUN = [sys.executable, "-m", "stoker", "run"]
@@ -21,7 +22,7 @@ BIN = Path(sys.executable).parent
 def call(words: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", **options.pop("env", {})}
     return subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, env=environment, timeout=100, **options
+        [str(word) for word in words], capture_output=True, text=True, env=environment, timeout=180, **options
     )
 
 
@@ -119,7 +120,7 @@ def test_ctrl_c_reaches_the_script(tmp_path: Path) -> None:
     process = subprocess.Popen([*RUN, str(script)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 9
 
 
@@ -247,13 +248,19 @@ def test_wrong_use_is_one_line(words: list[str], message: str, tmp_path: Path) -
 def test_start_up_costs_little(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import torch\n")
 
-    def seconds(words: list[Any]) -> float:
-        began = time.perf_counter()
-        assert call([*words, "script.py"], cwd=tmp_path).returncode == 0
-        return time.perf_counter() - began
+    plain: list[float] = []
 
-    extra = [seconds(RUN) - seconds([sys.executable]) for _ in range(5)]
-    assert statistics.median(extra) < 0.3, extra
+    def start(words: list[Any]) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert call([*words, "script.py"], cwd=tmp_path).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def extra_s() -> float:
+        plain.append(start([sys.executable]))
+        return start(RUN) - min(plain)
+
+    assert fastest(extra_s, 0.3) < 0.3
 
 
 @pytest.mark.parametrize("name", ["images.py", "audio.py"])
@@ -287,6 +294,7 @@ def test_checkpoints_of_an_unmodified_script_that_is_killed_three_times(data: Pa
     for _ in range(3):
         process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)  # it cannot run on while nobody reads
         target = (reached[0] + 1, 4)
         for line in process.stdout:
             found = re.match(r"epoch (\d+) batch (\d+) loss (\S+)", line)

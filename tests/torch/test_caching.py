@@ -19,6 +19,7 @@ import soundfile
 import torch
 import torch.utils.data
 from PIL import Image
+from tests.tries import HANG_S
 
 import stoker
 from stoker.cache.replay import replay
@@ -355,7 +356,7 @@ def test_killed_while_it_fills_the_cache(pictures: Path, shelf_dir: Path) -> Non
     workers = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    psutil.wait_procs(workers, timeout=10)
+    psutil.wait_procs(workers, timeout=HANG_S)
     (found,) = Shelf(shelf_dir).caches()
     assert found.jobs == 0
     with stoker.DataLoader(Pictures(pictures), BATCH, cache="1MB", cache_dir=shelf_dir, num_workers=2) as loader:

@@ -140,7 +140,6 @@ def cases(draw: Any) -> tuple[Any, dict[str, Any], int]:
 
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
-@pytest.mark.timeout(300)
 def test_any_combination(case: tuple[Any, dict[str, Any], int]) -> None:
     dataset, options, epochs = case
     if "generator" in options:
