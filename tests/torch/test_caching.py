@@ -31,7 +31,7 @@ FILES, BATCH = 60, 8
 KINDS: dict[str, dict[str, Any]] = {
     "no workers": {"num_workers": 0},
     "processes": {"num_workers": 2},
-    "spawned": {"num_workers": 2, "multiprocessing_context": "spawn"},
+    "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
     "persistent": {"num_workers": 2, "persistent_workers": True},
     "threads": {"num_workers": 2, "workers": "threads"},
     "seeded": {"num_workers": 2, "seed": 1},
