@@ -241,6 +241,7 @@ def test_a_group_of_three_one_stopped_one_killed(
 ) -> None:
     name, late = together.group, together["late"].pid
     terminal.until(shows("3 loaders, 1 group", "MEMBERS", f"{name}  "))
+    until(lambda: document(capsys)[late]["group"]["workers"] == 3)  # jobs may be ready before their workers are
     rows = document(capsys)
     group = rows[late]["group"]
     assert {row["group"]["stream"] for row in rows.values()} == {group["stream"]}
