@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+Plainly = Callable[[list[Any]], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def plainly(tmp_path_factory: pytest.TempPathFactory) -> Plainly:
+    """What a command gives without us, which does not change from test to test."""
+    known: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
+
+    def run(words: list[Any]) -> subprocess.CompletedProcess[str]:
+        key = tuple(map(str, words))
+        if key not in known:
+            known[key] = call(words, cwd=tmp_path_factory.mktemp("plain"))
+        return known[key]
+
+    return run
+
+
 def arguments(name: str, data: Path) -> list[Any]:
     return {
         "images.py": [data / "pictures", "--epochs", 2],
@@ -47,9 +65,9 @@ def losses(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["images.py", "audio.py", "small_samples.py", "lightning_module.py", "accelerate_loop.py"])
-def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_path: Path) -> None:
+def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_path: Path, plainly: Plainly) -> None:
     words = [EXAMPLES / name, *arguments(name, data)]
-    plain = call([sys.executable, *words], cwd=tmp_path)
+    plain = plainly([sys.executable, *words])
     ours = call([*RUN, *words], cwd=tmp_path)
     assert plain.returncode == ours.returncode == 0, plain.stderr + ours.stderr
     assert losses(plain.stdout)
@@ -58,10 +76,10 @@ def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["run torchrun", "torchrun run", "-m torch.distributed.run"])
-def test_both_ranks_under_torchrun_have_our_loader_both_ways_round(kind: str, tmp_path: Path) -> None:
+def test_both_ranks_under_torchrun_have_our_loader_both_ways_round(kind: str, tmp_path: Path, plainly: Plainly) -> None:
     launcher = ["--standalone", "--nproc-per-node", 2]
     script = EXAMPLES / "ddp.py"
-    plain = call([BIN / "torchrun", *launcher, script], cwd=tmp_path)
+    plain = plainly([BIN / "torchrun", *launcher, script])
     words = {
         "run torchrun": [*RUN, BIN / "torchrun", *launcher, script],
         "torchrun run": [BIN / "torchrun", *launcher, "-m", "stoker", "run", script],
@@ -264,9 +282,9 @@ def test_start_up_costs_little(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["images.py", "audio.py"])
-def test_cache_for_an_unmodified_script(name: str, data: Path, tmp_path: Path) -> None:
+def test_cache_for_an_unmodified_script(name: str, data: Path, tmp_path: Path, plainly: Plainly) -> None:
     words = [EXAMPLES / name, *arguments(name, data)]
-    plain = call([sys.executable, *words], cwd=tmp_path)
+    plain = plainly([sys.executable, *words])
     plan = tmp_path / "plan.toml"
     plan.write_text(f'version = 1\n[cache]\ncapacity_bytes = 100000000\ndir = "{tmp_path}"\n')
     for _ in range(2):
