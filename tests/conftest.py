@@ -47,6 +47,7 @@ def _stays(child: psutil.Process) -> bool:
 
 @pytest.fixture
 def open_files() -> int:
+    gc.collect()  # what other tests have left open is closed before, not meanwhile
     return len(os.listdir("/proc/self/fd"))
 
 

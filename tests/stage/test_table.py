@@ -182,7 +182,7 @@ def test_another_version_is_refused(path: Path) -> None:
     path.write_bytes(tables._MAGIC)
     with pytest.raises(ConfigError, match="another version"):
         Table(path, Numbers)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def hold(path: Path, has: Any) -> None:

@@ -21,6 +21,13 @@ assert importlib.util.find_spec("tests.datasets"), "run pytest from the project'
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_collect() -> None:
+    """What other tests have imported is not looked at in each of the many collections here."""
+    gc.collect()
+    gc.freeze()
+
+
 def outcomes(kind: type, dataset: Any, options: dict[str, Any], epochs: int) -> list[Any]:
     """Everything a user sees, batch by batch; exceptions take their place among the batches."""
     torch.manual_seed(7)
