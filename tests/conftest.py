@@ -1,5 +1,6 @@
-"""What all tests share: none may leave a process behind."""
+"""What all tests share: none may leave a process behind, and cases that are drawn are the same each time."""
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -7,6 +8,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector, which many tests run, need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -14,7 +25,7 @@ def _no_process_left() -> Iterator[None]:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
     left = _new_children(before)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while left and time.monotonic() < deadline:
         psutil.wait_procs(left, timeout=0.1)
         left = _new_children(before)
@@ -36,6 +47,7 @@ def _stays(child: psutil.Process) -> bool:
 
 @pytest.fixture
 def open_files() -> int:
+    gc.collect()  # what other tests have left open is closed before, not meanwhile
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 import stoker
 
 SIZE, CROP, BATCH = 96, 48, 16
-JOIN_WITHIN_S = 60.0
+JOIN_WITHIN_S = 300.0
 Loader = stoker.DataLoader[Any]
 
 

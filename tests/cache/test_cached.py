@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.cache.requests import Numbered, fill, run_epochs
+from tests.tries import HANG_S
 
 from stoker.cache import claims
 from stoker.cache.cached import Cache
@@ -169,7 +170,7 @@ def test_threads_fetch_while_the_process_forks(shelf_dir: Path) -> None:
         for _ in range(40):
             process = _fork.Process(target=lambda: cache.fetch(Numbered(range(7))))
             process.start()
-            process.join(20)
+            process.join(HANG_S)
             assert process.exitcode == 0
     finally:
         stop.set()

@@ -26,7 +26,7 @@ def start(place: Path, steps: int, *options: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     return out
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+from tests.tries import HANG_S
 
 WORLD = 2
 
@@ -60,5 +61,5 @@ def children_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def outcomes(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     """Of each process, when all have ended: its exit code, and what it said on its two outputs."""
-    said = [process.communicate(timeout=60) for process in processes]
+    said = [process.communicate(timeout=HANG_S) for process in processes]
     return [(process.returncode, out, err) for process, (out, err) in zip(processes, said, strict=True)]

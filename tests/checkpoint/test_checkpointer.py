@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.tries import HANG_S
 
 import stoker
 from stoker.checkpoint.files import Directory
@@ -446,7 +447,7 @@ def test_a_signal_saves_and_ends_with_a_code_that_says_so(tmp_path: Path, script
     while len((tmp_path / "losses").read_text().splitlines() if (tmp_path / "losses").exists() else []) < 3:
         pass
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 75
     reached = int((tmp_path / "losses").read_text().splitlines()[-1].split()[0])
     newest = Directory(tmp_path / "c").names()[0]

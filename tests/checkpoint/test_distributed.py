@@ -15,10 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.checkpoint.processes import WORLD, children_of, end, outcomes, started
+from tests.tries import HANG_S
 
 SCRIPT = Path(__file__).parent.parent / "scripts" / "train_ddp.py"
 STEPS = 24
 EVERY = 3
+HOLD = STEPS - 2
+"""Nobody comes to the end before it is killed."""
 
 
 def steps_on(directory: Path) -> list[int]:
@@ -39,10 +42,11 @@ def reached(place: Path) -> list[int]:
 
 def until(condition: Callable[[], bool], processes: list[subprocess.Popen[str]]) -> None:
     """Wait for something that happens while all processes run."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < deadline
-        assert all(process.poll() is None for process in processes), [process.communicate() for process in processes]
+        run = all(process.poll() is None for process in processes)
+        assert run or condition(), [process.communicate() for process in processes]
         time.sleep(0.002)
 
 
@@ -85,9 +89,9 @@ def go_on(place: Path, *options: object, nodes: int = 1) -> tuple[int, list[tupl
 
 def kill_and_go_on(place: Path, rng: random.Random, kills: int) -> None:
     for _ in range(kills):
-        with started(SCRIPT, place, STEPS, "--every", EVERY, "--pause", 0.05) as processes:
+        with started(SCRIPT, place, STEPS, "--every", EVERY, "--pause", 0.05, "--hold", HOLD) as processes:
             until(lambda: bool(steps_on(place / "checkpoints")), processes)
-            further = min(reached(place)) + rng.randint(1, 3)
+            further = min(min(reached(place)) + rng.randint(1, 3), HOLD)
             until(lambda further=further: min(reached(place)) >= further, processes)
             time.sleep(rng.random() * 0.02)  # at any moment of a step
             for process in processes:
@@ -128,9 +132,10 @@ def suspended_writer(place: Path, rank: int, every: int, processes: list[subproc
 
 def test_one_rank_is_told_to_end(tmp_path: Path, twin: Path) -> None:
     directory = tmp_path / "checkpoints"
-    with started(SCRIPT, tmp_path, STEPS, "--every", 10, "--pause", 0.05) as processes:
+    with started(SCRIPT, tmp_path, STEPS, "--every", 10, "--pause", 0.05, "--hold", 18) as processes:
         writer = suspended_writer(tmp_path, 0, 10, processes)
         processes[1].send_signal(signal.SIGTERM)
+        (tmp_path / "go").touch()
         with pytest.raises(subprocess.TimeoutExpired):  # whoever starts processes ends all when one has ended
             processes[1].wait(1)
         writer.resume()
@@ -145,8 +150,9 @@ def test_one_rank_is_told_to_end(tmp_path: Path, twin: Path) -> None:
 
 
 def test_started_again_while_the_last_one_is_being_written(tmp_path: Path, twin: Path) -> None:
-    with started(SCRIPT, tmp_path, STEPS, "--every", 10, "--keep", 1, "--pause", 0.05) as processes:
+    with started(SCRIPT, tmp_path, STEPS, "--every", 10, "--keep", 1, "--pause", 0.05, "--hold", 18) as processes:
         writer = suspended_writer(tmp_path, 0, 10, processes)
+        (tmp_path / "go").touch()
         try:
             until(lambda: min(reached(tmp_path)) > 21, processes)
             for process in processes:
@@ -174,7 +180,7 @@ def test_torchrun_is_told_to_end(tmp_path: Path) -> None:
     try:
         until(lambda: bool(steps_on(directory)), [process])
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=HANG_S)
     finally:
         end([process])
     last = steps_on(directory)[0]
@@ -205,10 +211,11 @@ def test_the_newest_of_one_node_is_gone(tmp_path: Path, twin: Path, node: int) -
 
 def test_an_older_one_stays_until_all_nodes_have_a_newer_one(tmp_path: Path, twin: Path) -> None:
     here, there = (tmp_path / "checkpoints" / f"node-{node}" for node in range(2))
-    with started(SCRIPT, tmp_path, STEPS, "--every", EVERY, "--keep", 1, "--pause", 0.05, nodes=2) as processes:
+    with started(SCRIPT, tmp_path, STEPS, "--every", EVERY, "--keep", 1, "--hold", 6, nodes=2) as processes:
         until(lambda: bool(steps_on(here)) and bool(steps_on(there)), processes)
         for writer in children_of(processes[1]):
             writer.rlimit(psutil.RLIMIT_FSIZE, (0, 0))  # the second node's disk is full
+        (tmp_path / "go").touch()
         until(lambda: steps_on(here)[0] >= steps_on(there)[0] + 2 * EVERY, processes)
         end(processes)
     slow = steps_on(there)[0]

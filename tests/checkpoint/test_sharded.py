@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from tests.checkpoint.processes import end, started
+from tests.tries import HANG_S
 
 from stoker.checkpoint.sharded import ShardedCheckpoints
 from stoker.errors import CheckpointError
@@ -175,7 +176,7 @@ def test_killed_while_saving(pair: Pair, tmp_path: Path) -> None:
         for saved in (1, 2, 3):
             victim("save", there, saved)
         victim.tell("save", there, 4)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANG_S
         while not list(there.glob("0000000004-*")):
             assert time.monotonic() < deadline
         end(processes)

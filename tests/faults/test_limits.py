@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tries import until
 
 EPOCH = """
 import torch, stoker
@@ -25,7 +26,7 @@ print("done")
 def run(prefix: str, *, workers: int = 2, elements: int = 1 << 20, count: int = 80, keep: str = "") -> tuple[int, str, str]:
     code = EPOCH.format(workers=workers, elements=elements, count=count, keep=keep or "pass")
     command = f"{prefix} exec {sys.executable} -W ignore -c '{code}'"
-    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=100)
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=200)
     return result.returncode, result.stdout, result.stderr
 
 
@@ -40,7 +41,7 @@ def test_dev_shm_of_64_mb() -> None:
     inner = EPOCH.format(workers=2, elements=1 << 20, count=80, keep="kept.append(batch)")
     mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec"
     result = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f"{mount} {sys.executable} -c '{inner}'"], capture_output=True, text=True, timeout=100
+        ["unshare", "-m", "sh", "-c", f"{mount} {sys.executable} -c '{inner}'"], capture_output=True, text=True, timeout=200
     )
     assert result.stdout == "done\n", result.stderr
 
@@ -72,6 +73,7 @@ def memory_limit() -> Iterator[Path]:
         (group / name).write_text(str(700 << 20))
         yield group
     finally:
+        until(lambda: not (group / "cgroup.procs").read_text())  # workers may end later than their parent
         group.rmdir()
 
 

@@ -41,7 +41,6 @@ def test_small_and_many_kept_batches_are_pinned_too() -> None:
 
 
 @pytest.mark.parametrize("streams", ["default", "side", "many"])
-@pytest.mark.timeout(300)
 def test_a_slot_is_not_refilled_while_a_stream_may_read_it(streams: str) -> None:
     """Copies are queued behind long work, and the batch is dropped at once."""
     count = 10_000 if streams == "many" else 2_000

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.tries import HANG_S
 
 from stoker.measure import files
 
@@ -50,8 +51,8 @@ def test_files_of_somebody_else(paths: list[str]) -> None:
     folder, names = os.path.dirname(paths[0]), [os.path.basename(path) for path in paths]
     process = context.Process(target=_as_somebody_else, args=(folder, names, found))
     process.start()
-    assert found.get(timeout=60) == 1.0
-    assert found.get(timeout=60) < 0.5  # a fast device may bring a page while it is asked for
+    assert found.get(timeout=HANG_S) == 1.0
+    assert found.get(timeout=HANG_S) < 0.5  # a fast device may bring a page while it is asked for
     process.join()
 
 

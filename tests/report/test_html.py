@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from tests.report.profiles import AFTER, ODD, OUTSIDE, USUAL, random_case
+from tests.tries import HANG_S
 
 from stoker.decide.model import Share, predict
 from stoker.errors import CommandError
@@ -59,7 +60,7 @@ def browser() -> Iterator[Browser]:
     assert path, "these tests need a browser: apt-get install chromium"
     alone = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=alone)
+        started = playwright.chromium.launch(executable_path=path, args=alone, timeout=HANG_S * 1000)
         yield started
         started.close()
 
@@ -93,6 +94,7 @@ def visit(browser: Browser, tmp_path: Path) -> Iterator[Any]:
         path = tmp_path / "page.html"
         path.write_text(html_report(profile, before=before), encoding="ascii")
         context = browser.new_context(viewport={"width": width, "height": 740}, **how)
+        context.set_default_timeout(HANG_S * 1000)
         opened.append(context)
         return Visit(context.new_page(), path)
 
@@ -162,7 +164,11 @@ def test_nothing_is_cut_and_nothing_overlaps(visit: Any, name: str) -> None:
         seen.move("workers", "End")
     for width in (1440, 800, 360):
         seen.page.set_viewport_size({"width": width, "height": 740})
-        seen.page.wait_for_timeout(100)  # the charts follow
+
+        for _ in range(50):  # the charts follow
+            seen.page.wait_for_timeout(100)
+            if not seen.ask(CUT) + seen.ask(OVERLAP) and seen.ask("() => document.documentElement.scrollWidth") == width:
+                break
         assert seen.ask("() => document.documentElement.scrollWidth") == width
         assert seen.ask(CUT) == []
         assert seen.ask(OVERLAP) == []
@@ -207,11 +213,19 @@ def test_text_from_outside_is_text(visit: Any) -> None:
     assert OUTSIDE[:9] not in html_report(ODD["text from outside"]).partition("<body>")[2].partition("<script")[0]
 
 
+SAID = """() => {
+    const button = document.querySelector('button[data-copies=command-plan]');
+    globalThis.said = [];
+    new MutationObserver(() => said.push(button.textContent)).observe(button, { childList: true });
+}"""
+
+
 def test_commands_are_copied_by_keyboard(visit: Any) -> None:
     seen = visit(USUAL, permissions=["clipboard-read", "clipboard-write"])
     seen.page.focus("button[data-copies=command-plan]")
+    seen.ask(SAID)
     seen.page.keyboard.press("Enter")
-    seen.page.wait_for_function("() => document.querySelector('button[data-copies=command-plan]').textContent === 'Copied'")
+    seen.page.wait_for_function("() => said.includes('Copied')")
     copied = seen.ask("() => navigator.clipboard.readText()")
     assert copied == "stoker run --plan plan.toml train.py --epochs 3 --learning-rate 0.001"
     reached = set()

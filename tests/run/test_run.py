@@ -1,17 +1,19 @@
 """`stoker run`: an unmodified script does what it does under plain python, with our loader."""
 
+import fcntl
 import json
 import os
 import re
+import resource
 import signal
-import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tries import HANG_S, fastest
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unmodified"
 RUN = [sys.executable, "-m", "stoker", "run"]
@@ -21,7 +23,7 @@ BIN = Path(sys.executable).parent
 def call(words: list[Any], **options: Any) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1", **options.pop("env", {})}
     return subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, env=environment, timeout=100, **options
+        [str(word) for word in words], capture_output=True, text=True, env=environment, timeout=180, **options
     )
 
 
@@ -31,6 +33,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = call([sys.executable, EXAMPLES / "make_data.py", folder])
     assert done.returncode == 0, done.stderr
     return folder
+
+
+Plainly = Callable[[list[Any]], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def plainly(tmp_path_factory: pytest.TempPathFactory) -> Plainly:
+    """What a command gives without us, which does not change from test to test."""
+    known: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
+
+    def run(words: list[Any]) -> subprocess.CompletedProcess[str]:
+        key = tuple(map(str, words))
+        if key not in known:
+            known[key] = call(words, cwd=tmp_path_factory.mktemp("plain"))
+        return known[key]
+
+    return run
 
 
 def arguments(name: str, data: Path) -> list[Any]:
@@ -46,9 +65,9 @@ def losses(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["images.py", "audio.py", "small_samples.py", "lightning_module.py", "accelerate_loop.py"])
-def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_path: Path) -> None:
+def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_path: Path, plainly: Plainly) -> None:
     words = [EXAMPLES / name, *arguments(name, data)]
-    plain = call([sys.executable, *words], cwd=tmp_path)
+    plain = plainly([sys.executable, *words])
     ours = call([*RUN, *words], cwd=tmp_path)
     assert plain.returncode == ours.returncode == 0, plain.stderr + ours.stderr
     assert losses(plain.stdout)
@@ -57,10 +76,10 @@ def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["run torchrun", "torchrun run", "-m torch.distributed.run"])
-def test_both_ranks_under_torchrun_have_our_loader_both_ways_round(kind: str, tmp_path: Path) -> None:
+def test_both_ranks_under_torchrun_have_our_loader_both_ways_round(kind: str, tmp_path: Path, plainly: Plainly) -> None:
     launcher = ["--standalone", "--nproc-per-node", 2]
     script = EXAMPLES / "ddp.py"
-    plain = call([BIN / "torchrun", *launcher, script], cwd=tmp_path)
+    plain = plainly([BIN / "torchrun", *launcher, script])
     words = {
         "run torchrun": [*RUN, BIN / "torchrun", *launcher, script],
         "torchrun run": [BIN / "torchrun", *launcher, "-m", "stoker", "run", script],
@@ -119,7 +138,7 @@ def test_ctrl_c_reaches_the_script(tmp_path: Path) -> None:
     process = subprocess.Popen([*RUN, str(script)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_S)
     assert process.returncode == 9
 
 
@@ -247,19 +266,25 @@ def test_wrong_use_is_one_line(words: list[str], message: str, tmp_path: Path) -
 def test_start_up_costs_little(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import torch\n")
 
-    def seconds(words: list[Any]) -> float:
-        began = time.perf_counter()
-        assert call([*words, "script.py"], cwd=tmp_path).returncode == 0
-        return time.perf_counter() - began
+    plain: list[float] = []
 
-    extra = [seconds(RUN) - seconds([sys.executable]) for _ in range(5)]
-    assert statistics.median(extra) < 0.3, extra
+    def start(words: list[Any]) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert call([*words, "script.py"], cwd=tmp_path).returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def extra_s() -> float:
+        plain.append(start([sys.executable]))
+        return start(RUN) - min(plain)
+
+    assert fastest(extra_s, 0.3) < 0.3
 
 
 @pytest.mark.parametrize("name", ["images.py", "audio.py"])
-def test_cache_for_an_unmodified_script(name: str, data: Path, tmp_path: Path) -> None:
+def test_cache_for_an_unmodified_script(name: str, data: Path, tmp_path: Path, plainly: Plainly) -> None:
     words = [EXAMPLES / name, *arguments(name, data)]
-    plain = call([sys.executable, *words], cwd=tmp_path)
+    plain = plainly([sys.executable, *words])
     plan = tmp_path / "plan.toml"
     plan.write_text(f'version = 1\n[cache]\ncapacity_bytes = 100000000\ndir = "{tmp_path}"\n')
     for _ in range(2):
@@ -287,6 +312,7 @@ def test_checkpoints_of_an_unmodified_script_that_is_killed_three_times(data: Pa
     for _ in range(3):
         process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         assert process.stdout is not None
+        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)  # it cannot run on while nobody reads
         target = (reached[0] + 1, 4)
         for line in process.stdout:
             found = re.match(r"epoch (\d+) batch (\d+) loss (\S+)", line)

@@ -1,9 +1,10 @@
 """One process of a training under DistributedDataParallel: BatchNorm, dropout, and a sampler that shares the samples.
 
-    train_ddp.py PLACE STEPS [--every K] [--keep K] [--pause S]
+    train_ddp.py PLACE STEPS [--every K] [--keep K] [--pause S] [--hold STEP]
 
 Appends "step loss" to PLACE/losses-RANK for each iteration, and writes a digest of the final state to PLACE/end-RANK. The
 step of the newest checkpoint that it knows to be on disk is in PLACE/saved-RANK.
+With --hold it waits after that step, and for what is being saved, until there is a file PLACE/go.
 The processes find each other as torchrun says, or by the file that RENDEZVOUS names.
 """
 
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--every", type=int)
     parser.add_argument("--keep", type=int, default=2)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--hold", type=int)
     options = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     meeting = f"file://{os.environ['RENDEZVOUS']}" if "RENDEZVOUS" in os.environ else "env://"
@@ -80,6 +82,11 @@ def main() -> None:
                     checkpointer.step()
                     (options.place / f"saved-{rank}").write_text(str(checkpointer.stats().last_step or 0))
                     time.sleep(options.pause)
+                    if step == options.hold:
+                        checkpointer._wait_saved()
+                        (options.place / f"saved-{rank}").write_text(str(checkpointer.stats().last_step or 0))
+                        while not (options.place / "go").exists():
+                            time.sleep(0.01)
                     if step == options.steps:
                         break
     digest = hashlib.sha256()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.tries import HANG_S
 
 from stoker.live import process
 from stoker.memory import PAGE
@@ -31,7 +32,7 @@ def name() -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     yield name
     gc.collect()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while (groups.home() / name).exists():  # one that was killed may have a worker at the door just now
         groups.sweep()
         assert time.monotonic() < deadline
@@ -109,7 +110,7 @@ def sit_and_sleep(name: str, budget_bytes: int) -> None:
 
 
 def join_when_there(name: str) -> Seat:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while not any((groups.home() / name).glob("*/about")) and time.monotonic() < deadline:
         time.sleep(0.005)
     return sit(name)
@@ -228,7 +229,7 @@ def test_a_child_that_is_forked_while_another_thread_is_at_the_door_may_join(nam
     child.start()
     may_go.set()
     thread.join()
-    child.join(20)
+    child.join(HANG_S)
     assert child.exitcode == 0
 
 

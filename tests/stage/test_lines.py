@@ -6,6 +6,7 @@ import queue
 from typing import Any
 
 import pytest
+from tests.tries import HANG_S
 
 from stoker.stage.context import LinedContext
 from stoker.stage.lines import OrderLine
@@ -55,7 +56,7 @@ def test_messages_of_every_kind_and_size_arrive(method: str) -> None:
     for line in orders:
         for message in ([1, 2, 3], ValueError("x"), list(range(200_000)), b"y" * 1_000_000, "plain"):
             line.put(message)
-    received = [reports.get(timeout=20)[1] for _ in range(10)]
+    received = [reports.get(timeout=HANG_S)[1] for _ in range(10)]
     assert sum(isinstance(message, ValueError) for message in received) == 2
     assert received.count(list(range(200_000))) == 2
     assert received.count(b"y" * 1_000_000) == 2
@@ -75,7 +76,7 @@ def test_a_dead_worker_is_noticed_at_once() -> None:
     processes[0].join()
     assert processes[0].exitcode == 3
     orders[1].put([1])
-    assert reports.get(timeout=20) == (0, [1])
+    assert reports.get(timeout=HANG_S) == (0, [1])
     orders[0].put([1] * 100_000)  # to nobody: neither an error nor a wait
     orders[1].put(None)
     processes[1].join()
@@ -109,7 +110,7 @@ def test_only_the_report_that_is_expected_wakes_and_no_other_is_lost() -> None:
 def test_a_worker_ends_when_nobody_can_order_anything_any_more() -> None:
     context, _, orders, processes = start("fork", 1)
     orders[0].close()
-    processes[0].join(20)
+    processes[0].join(HANG_S)
     assert processes[0].exitcode == 0
     context.close()
 
@@ -127,7 +128,7 @@ def test_reports_to_itself_wake_the_reader() -> None:
     context = LinedContext(multiprocessing, 1, begin, tuple, explain)
     reports = context.Queue()
     reports.put((None, None))
-    assert reports.get(timeout=1) == (None, None)
+    assert reports.get(timeout=HANG_S) == (None, None)
     with pytest.raises(queue.Empty):
         reports.get(timeout=0.01)
     context.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tries import HANG_S, fastest, seconds, until
 
 from stoker.errors import ConfigError
 from stoker.stage import table as tables
@@ -136,21 +137,22 @@ def test_what_is_too_large_is_refused(path: Path) -> None:
 
 def test_waiting_ends_at_once(path: Path) -> None:
     table = Table(path, Numbers)
-    delays = []
-    for _ in range(5):
+
+    def delay() -> float:
         ticket = table.ticket(0)
         begin, told = _fork.Event(), _fork.SimpleQueue()
         other = _fork.Process(target=change_when_told, args=(path, begin, told))
         other.start()
         timer = threading.Timer(0.05, begin.set)
         timer.start()
-        table.wait(0, ticket, 10.0)
-        delays.append(time.monotonic() - told.get())
+        table.wait(0, ticket, 2 * HANG_S)
+        after_s = time.monotonic() - told.get()
         other.join()
         timer.join()
+        return after_s
+
+    assert fastest(delay, 0.02, tries=20) < 0.02
     table.close()
-    assert min(delays) < 0.02
-    assert max(delays) < 5
 
 
 def change_when_told(path: Path, begin: Any, told: Any) -> None:
@@ -166,9 +168,7 @@ def test_a_ticket_from_before_a_change_does_not_sleep(path: Path) -> None:
     ticket = table.ticket(0)
     with table.change() as state:
         state.add()
-    began = time.monotonic()
-    table.wait(0, ticket, 10.0)
-    assert time.monotonic() - began < 5
+    assert seconds(lambda: table.wait(0, ticket, 2 * HANG_S)) < HANG_S
     table.wait(0, table.ticket(0), 0.01)  # and one from after it ends in time
     table.close()
 
@@ -182,7 +182,7 @@ def test_another_version_is_refused(path: Path) -> None:
     path.write_bytes(tables._MAGIC)
     with pytest.raises(ConfigError, match="another version"):
         Table(path, Numbers)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def hold(path: Path, has: Any) -> None:
@@ -200,10 +200,12 @@ def test_a_stopped_holder_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) 
     holder.start()
     has.wait()
     os.kill(holder.pid or 0, signal.SIGSTOP)
-    threading.Timer(0.3, os.kill, (holder.pid, signal.SIGKILL)).start()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
+        ends = threading.Thread(target=lambda: (until(lambda: told), os.kill(holder.pid or 0, signal.SIGKILL)))
+        ends.start()
         assert total(path) == 0
+    ends.join()
     assert f"locked by process {holder.pid}" in str(told[0].message)
     holder.join()
 

@@ -19,6 +19,7 @@ import soundfile
 import torch
 import torch.utils.data
 from PIL import Image
+from tests.tries import HANG_S
 
 import stoker
 from stoker.cache.replay import replay
@@ -30,7 +31,7 @@ FILES, BATCH = 60, 8
 KINDS: dict[str, dict[str, Any]] = {
     "no workers": {"num_workers": 0},
     "processes": {"num_workers": 2},
-    "spawned": {"num_workers": 2, "multiprocessing_context": "spawn"},
+    "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
     "persistent": {"num_workers": 2, "persistent_workers": True},
     "threads": {"num_workers": 2, "workers": "threads"},
     "seeded": {"num_workers": 2, "seed": 1},
@@ -355,7 +356,7 @@ def test_killed_while_it_fills_the_cache(pictures: Path, shelf_dir: Path) -> Non
     workers = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    psutil.wait_procs(workers, timeout=10)
+    psutil.wait_procs(workers, timeout=HANG_S)
     (found,) = Shelf(shelf_dir).caches()
     assert found.jobs == 0
     with stoker.DataLoader(Pictures(pictures), BATCH, cache="1MB", cache_dir=shelf_dir, num_workers=2) as loader:

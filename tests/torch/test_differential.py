@@ -21,6 +21,13 @@ assert importlib.util.find_spec("tests.datasets"), "run pytest from the project'
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _little_to_collect() -> None:
+    """What other tests have imported is not looked at in each of the many collections here."""
+    gc.collect()
+    gc.freeze()
+
+
 def outcomes(kind: type, dataset: Any, options: dict[str, Any], epochs: int) -> list[Any]:
     """Everything a user sees, batch by batch; exceptions take their place among the batches."""
     torch.manual_seed(7)
@@ -140,7 +147,6 @@ def cases(draw: Any) -> tuple[Any, dict[str, Any], int]:
 
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
-@pytest.mark.timeout(300)
 def test_any_combination(case: tuple[Any, dict[str, Any], int]) -> None:
     dataset, options, epochs = case
     if "generator" in options:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tests.datasets import Augmented, Numbers, Samples, Stream
+from tests.tries import fastest, seconds
 from torch.utils.data import get_worker_info
 
 import stoker
@@ -152,11 +153,12 @@ def test_several_iterators_may_be_live(workers: int) -> None:
 
 def test_early_break_ends_the_workers_at_once() -> None:
     loader = stoker.DataLoader(Numbers(4000), batch_size=4, num_workers=2)
-    began = time.monotonic()
-    for _ in range(3):
+
+    def take_one() -> None:
         for _batch in loader:
             break
-    assert time.monotonic() - began < 4
+
+    assert fastest(lambda: seconds(take_one), 1.0) < 1.0
 
 
 def test_persistent_workers_are_kept_and_go_with_close() -> None:
@@ -370,11 +372,12 @@ def test_stats(workers: int) -> None:
 
     loader = stoker.DataLoader(Slow(20), batch_size=3, num_workers=workers)
     assert loader.stats() == stoker.LoaderStats(0, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0.0, 0)
-    list(loader)
+    took_s = seconds(lambda: list(loader))
     stats = loader.stats()
     assert (stats.batches, stats.samples, stats.workers) == (7, 20, workers)
-    assert 0.2 <= stats.prep_s < 0.6
-    assert 0.03 <= stats.first_batch_s <= stats.wait_s + 0.5
+    assert 0.2 <= stats.prep_s <= took_s * max(1, workers)
+    assert 0.03 <= stats.first_batch_s <= took_s
+    assert stats.wait_s <= took_s
     with pytest.raises(AttributeError):
         stats.batches = 3  # type: ignore[misc]
 
