@@ -158,7 +158,6 @@ def ranks(*words: Any) -> list[Any]:
     return [one["batches"] for one in found]
 
 
-@pytest.mark.timeout(300)
 def test_two_ranks_under_accelerate_go_on_where_they_were(tmp_path: Path) -> None:
     whole = ranks()
     for epoch in (slice(0, 5), slice(5, 10)):
