@@ -32,6 +32,7 @@ from stoker.torch.course import recognise
 from stoker.torch.likeness import describe, differences
 from stoker.torch.preparing import Preparing, Told, Work, opened, told_of
 from stoker.torch.publishing import script_name
+from stoker.torch.threads import end_at_exit
 from stoker.units import parse_bytes
 
 _END_S = 5.0
@@ -122,6 +123,7 @@ class _Pool:
                 name = f"stoker-worker-{number}"
                 self._threads.append(threading.Thread(target=work.in_thread, args=arguments, name=name, daemon=True))
                 self._threads[-1].start()
+                end_at_exit(self._threads[-1], self._stopped.set)
             return
         context = loader.multiprocessing_context or torch.multiprocessing
         self._failures = context.SimpleQueue()
