@@ -264,3 +264,19 @@ class Forking(torch.utils.data.Dataset):
 def test_a_dataset_may_fork_a_child_that_exits(options: dict[str, Any]) -> None:
     with stoker.DataLoader(Forking(), 4, num_workers=1, **options) as loader:
         assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"workers": "threads"}], ids=str)
+def test_a_forked_child_takes_no_batch_away_from_its_parent(options: dict[str, Any]) -> None:
+    iterator = iter(stoker.DataLoader(range(40), 4, num_workers=2, **options))
+    seen = [next(iterator)]
+    child = os.fork()
+    if not child:
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            os._exit(3 if "call iter() of the loader" in str(error) else 4)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    seen += iterator
+    assert torch.cat(seen).tolist() == list(range(40))
