@@ -54,7 +54,7 @@ class Plan:
             document = tomllib.loads(Path(path).read_text())
         except OSError as error:
             raise ConfigError(f"the plan {path} cannot be read: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"the plan {path} is not TOML: {error}") from error
         if document.pop("version", None) != 1:
             raise ConfigError(f"the plan {path} has no `version = 1`, the only one that is known")

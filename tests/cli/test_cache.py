@@ -26,7 +26,7 @@ def test_ls_and_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert rows["/data/used"]["payload_bytes"] == 10_000
     assert main(["cache", "clear", *where]) == 0
     said = capsys.readouterr().out
-    assert "/data/used is used by 1 jobs, and stays" in said
+    assert "/data/used is used by 1 job, and stays" in said
     assert "given back" in said
     assert used.fetch(Numbered([1]))
     assert main(["cache", "clear", "/data/idle", *where]) == 1
@@ -35,3 +35,9 @@ def test_ls_and_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     assert main(["cache", "ls", *where]) == 0
     assert capsys.readouterr().out == "no caches\n"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for action in ("ls", "clear"):
+        assert main(["cache", action, "--dir", str(tmp_path / "typo")]) == 1
+        assert "there is no directory" in capsys.readouterr().err

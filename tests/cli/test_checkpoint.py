@@ -62,6 +62,7 @@ def test_wrong_use_is_one_line(saved: tuple[Path, torch.nn.Module], tmp_path: Pa
         (("export", place, tmp_path / "x.pt", "--part", "other"), "it has model, optimizer"),
         (("export", place, tmp_path / "x.pt", "--step", 9), "no whole checkpoint of step 9"),
         (("export", place, tmp_path / "exists.pt"), "exists already"),
+        (("export", place, tmp_path / "none" / "x.pt"), "there is no directory"),
     ]:
         done = command(*words)
         assert done.returncode == 1

@@ -471,7 +471,7 @@ def _as_nobody(path: str, pid: int, descriptor: int, name: str, found: Any) -> N
 def test_opening_is_interrupted(name: str, jobs: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     """The opener dies before there is anything to join: the next one finds no half of a group."""
 
-    def dies(*_: Any) -> None:
+    def dies(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     for where in ("Table.create", "json.dumps", "Slots.join"):

@@ -46,6 +46,38 @@ def test_dev_shm_of_64_mb() -> None:
     assert result.stdout == "done\n", result.stderr
 
 
+GROUP = """if True:
+    import subprocess, sys
+    import stoker, torch
+    from stoker.errors import ResourceError
+    from torch.utils.data import TensorDataset
+    fill = lambda: subprocess.run("cat /dev/zero > /dev/shm/fill", shell=True, stderr=subprocess.DEVNULL)
+    make = lambda workers: stoker.DataLoader(TensorDataset(torch.arange(40)), 4, num_workers=workers, group="full")
+    if sys.argv[1] == "before": fill()
+    try:
+        loader = make(1)
+        if sys.argv[1] == "workers": fill()
+        for number, _ in enumerate(loader):
+            if number == 0: fill()
+        print("done", number, len(list(make(0))))
+    except ResourceError as error: print(error)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("when", ["before", "workers", "amid"])
+def test_a_full_dev_shm_is_one_error_for_a_group_or_none(when: str) -> None:
+    mount = "mount -t tmpfs -o size=4m tmpfs /dev/shm && exec"
+    command = ["unshare", "-m", "sh", "-c", f"{mount} {sys.executable} -c '{GROUP}' {when}"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    if when == "amid":
+        assert result.stdout == "done 9 10\n", result.stderr
+    else:
+        assert "no room for the group 'full' in /dev/shm: it needs 528 KB" in result.stdout, result.stderr
+        assert "--shm-size" in result.stdout
+    assert result.returncode == 0
+
+
 def test_few_descriptors() -> None:
     assert run("ulimit -n 64;", keep="kept.append(batch)")[1] == "done\n"
 

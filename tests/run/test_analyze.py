@@ -1,5 +1,6 @@
 """`stoker analyze`: what it says of scripts whose rates are planted, and of scripts that cannot be analysed."""
 
+import contextlib
 import json
 import os
 import pty
@@ -172,6 +173,15 @@ def test_no_such_script(tmp_path: Path) -> None:
     assert analyze(["--cache", 2, SCRIPT], tmp_path).returncode == 1
 
 
+@pytest.mark.parametrize("option", ["--json", "--plan", "--html"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(option: str, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nothing" / "file"):
+        done = analyze([option, place, tmp_path / "nothing.py"], tmp_path)
+        assert done.returncode == 1
+        assert str(place) in done.stderr
+        assert "nothing.py" not in done.stderr
+
+
 def test_ctrl_c_ends_both(data: Path, tmp_path: Path) -> None:
     words = [*ANALYZE, "--json", str(tmp_path / "profile.json"), str(SCRIPT), str(data), "--compute", "0.01"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -184,6 +194,46 @@ def test_ctrl_c_ends_both(data: Path, tmp_path: Path) -> None:
     _, err = process.communicate(timeout=HANG_S)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in err
+
+
+FAR = """if True:
+    import stoker, time, torch
+
+    class Far:  # the kernel keeps nothing of it, so that the analysis has to
+        def __len__(self): return 400
+        def sizes(self, ids): return [1000 for _ in ids]
+        def read(self, ids): return time.sleep(0.001 * len(ids)) or [bytes(1000) for _ in ids]
+
+    dataset = stoker.Dataset(Far(), lambda raw, index, rng: torch.tensor(list(raw[:8])))
+    while True:
+        for batch in torch.utils.data.DataLoader(dataset, 8, shuffle=True, num_workers=1): time.sleep(0.003)
+"""
+
+
+@pytest.mark.parametrize(("how", "whom"), [("SIGINT", "all"), ("SIGTERM", "us"), ("SIGKILL", "script"), ("SIGKILL", "all")])
+def test_however_it_ends_no_cache_is_left(how: str, whom: str, tmp_path: Path) -> None:
+    (tmp_path / "far.py").write_text(FAR)
+    words = [*ANALYZE, "--json", str(tmp_path / "profile.json"), str(tmp_path / "far.py")]
+    temporary = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True, env=temporary)
+    deadline = time.monotonic() + 100
+    left: set[Path] = set()
+    while not left:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+        (script,) = _children(process.pid) or [0]
+        for link in Path(f"/proc/{script}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                left |= {path.parent.parent for path in [link.readlink()] if path.parent.name == "jobs"}
+    os.kill({"all": -process.pid, "us": process.pid, "script": int(script)}[whom], signal.Signals[how])
+    process.communicate(timeout=60)
+    assert process.returncode
+    if (how, whom) == ("SIGKILL", "all"):  # nobody was there to do it; whoever looks does
+        subprocess.run([sys.executable, "-m", "stoker", "cache", "ls"], check=True, capture_output=True)
+    else:
+        assert not list(tmp_path.glob("stoker-*"))
+    assert not Path(f"/proc/{script}").exists() or "Z" in Path(f"/proc/{script}/stat").read_text().split()[2]
+    assert not any(folder.exists() for folder in left)
 
 
 def _children(pid: int) -> list[str]:

@@ -86,10 +86,10 @@ class World:
 
     # ---- what members do
 
-    def join(self, workers: int) -> Job:
+    def join(self, workers: int, *, counts: bool = False) -> Job:
         process = self.process()
         with self.change() as slots:
-            number = slots.join(process, "job", 3, self.now)
+            number = slots.join(process, "job", 3, self.now, counts=counts)
         job = self.jobs[number] = Job(number, process)
         for _ in range(workers):
             self.add_worker(job)
@@ -384,9 +384,9 @@ class Groups(RuleBasedStateMachine):
         return bool(self.world.jobs)
 
     @precondition(lambda self: len(self.world.jobs) < 4)
-    @rule(workers=st.integers(0, 2))
-    def join(self, workers: int) -> None:
-        self.world.join(workers)
+    @rule(workers=st.integers(0, 2), counts=st.booleans())
+    def join(self, workers: int, counts: bool) -> None:
+        self.world.join(workers, counts=counts)
 
     @rule()
     def all_begin(self) -> None:
@@ -460,7 +460,7 @@ def test_whatever_happens_all_come_to_an_end(first: int) -> None:
         lengths = [chance.randint(0, 9) for _ in range(2)] + [5]
         world = World(chance.randint(1, 16), lengths, [chance.randint(1, 5) for _ in range(chance.randint(1, 6))])
         for _ in range(chance.randint(1, 4)):
-            world.join(chance.choice([0, 0, 1, 2, 3]))
+            world.join(chance.choice([0, 0, 1, 2, 3]), counts=bool(seed % 2))
         for _ in range(chance.randint(1, 8)):
             for job in list(world.jobs.values()):
                 if job.expected is None and chance.random() < 0.6:
@@ -469,7 +469,7 @@ def test_whatever_happens_all_come_to_an_end(first: int) -> None:
             if world.jobs and chance.random() < 0.6:
                 disturb(world, chance.choice(list(world.jobs.values())), chance.choice(DISTURBANCES), chance)
             if len(world.jobs) < 4 and chance.random() < 0.2:
-                world.join(chance.randint(0, 2))
+                world.join(chance.randint(0, 2), counts=bool(seed % 2))
         may_stop = may_be_stopped(world)
         world.run_to_the_end(seed, set(chance.sample(may_stop, chance.randint(0, len(may_stop) // 2))))
 
@@ -540,6 +540,22 @@ def test_one_that_was_passed_by_begins_with_the_others() -> None:
     world.begin(slow)
     assert place_of(world, slow) == (3, 0)
     assert not world.slots.members[slow.number].is_passed
+
+
+def test_one_that_counts_its_epochs_itself_reads_all_of_them() -> None:
+    world = a_world()
+    first = world.join(1)
+    for _ in range(2):
+        world.begin(first)
+        read_all(world, first, 10)
+        world.read(first)
+    late = world.join(1, counts=True)
+    for epoch in range(3):
+        world.begin(late)
+        assert place_of(world, late) == (epoch, 0)
+        assert world.slots.members[late.number].is_passed == (epoch < 2)
+        read_all(world, late, 10)
+        world.read(late)
 
 
 def test_workers_of_one_that_is_passed_by_go_on_for_the_others() -> None:

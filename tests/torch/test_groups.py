@@ -262,6 +262,19 @@ def test_a_group_of_another_version(name: str) -> None:
             stoker.DataLoader(Pictures(), BATCH, group=name)
 
 
+@pytest.mark.parametrize("other", [{"version": "99"}, {"namespace": 1}])
+def test_what_a_dead_group_of_another_version_or_container_left_is_in_nobodys_way(name: str, other: dict[str, Any]) -> None:
+    left = groups.home() / name / "0123456789abcdef"
+    with stoker.DataLoader(Pictures(), BATCH, group=f"{name}-now"):
+        (about,) = (groups.home() / f"{name}-now").glob("*/about")
+        left.mkdir(mode=0o700, parents=True)
+        left.parent.chmod(0o700)
+        (left / "about").write_text(json.dumps({**json.loads(about.read_text()), **other}))
+    with stoker.DataLoader(Pictures(), BATCH, group=name) as loader:
+        assert not left.exists()
+        assert len(list(loader)) == 10
+
+
 class Failing(Pictures):
     def __getitem__(self, index: int) -> Any:
         if index == 17:
@@ -398,6 +411,25 @@ def test_ranks_of_jobs_share_with_their_like(make: Make) -> None:
     ids = [ids_of(epoch) for pair in ((a0, b0), (a1, b1)) for epoch in together(*pair)]
     assert ids[0] == ids[1] and ids[2] == ids[3]
     assert sorted(ids[0] + ids[2]) == list(range(40))
+
+
+def test_ranks_of_a_job_that_comes_late_read_the_same_epoch(make: Make) -> None:
+    """Each rank has a group of its own, and those may be at different epochs when the ranks come."""
+    data = Pictures()
+
+    def rank(number: int) -> Any:
+        groups._entered.clear()  # as in another process
+        return make(data, sampler=DistributedSampler(data, 2, number, seed=1))
+
+    early = [rank(0), rank(1)]
+    for number in range(2):
+        list(early[number])
+    late = [rank(0)]
+    for number in range(2):
+        list(early[number])
+    late.append(rank(1))
+    for _ in range(3):
+        assert sorted(ids_of([*late[0], *late[1]])) == list(range(40))
 
 
 class Slow(Pictures):

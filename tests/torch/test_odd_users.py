@@ -212,3 +212,76 @@ def test_a_limit_on_the_size_of_files() -> None:
         result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
         assert result.stdout == words
     assert "raise `ulimit -f`" in result.stderr
+
+
+class Ending(torch.utils.data.Dataset):
+    """Has a sample that raises what means the end of something else."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index == 17:
+            raise StopIteration("of an iterator in the dataset")
+        return index
+
+
+@pytest.mark.parametrize(
+    "options", [{"seed": 1}, {"seed": 1, "num_workers": 1}, {"group": f"ending-{os.getpid()}"}], ids=str
+)
+def test_a_sample_is_never_left_out_of_its_batch(options: dict[str, Any]) -> None:
+    """torch's loop ends there without a word; with positions it is an error."""
+    with stoker.DataLoader(Ending(), 4, **options) as loader, pytest.raises(RuntimeError, match="StopIteration"):
+        assert all(len(batch) == 4 for batch in loader)
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"group": f"threads-{os.getpid()}"}], ids=str)
+def test_a_script_may_end_while_threads_are_at_work(options: dict[str, Any]) -> None:
+    """Within torch's own code a thread that Python ends takes the process along."""
+    script = f"""
+import sys, torch, stoker
+class Busy(torch.utils.data.Dataset):
+    def __len__(self): return 4000
+    def __getitem__(self, index): return torch.full((50_000,), float(index)).sin()
+iterator = iter(stoker.DataLoader(Busy(), 4, num_workers=4, workers="threads", **{options}))
+next(iterator)
+sys.exit(7)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-Wignore", "-c", script], capture_output=True, text=True, timeout=100)
+        assert (done.returncode, done.stderr) == (7, "")
+
+
+class Forking(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            child = os.fork()
+            if not child:
+                sys.exit(0)
+            os.waitpid(child, 0)
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"group": f"forking-{os.getpid()}"}], ids=str)
+def test_a_dataset_may_fork_a_child_that_exits(options: dict[str, Any]) -> None:
+    with stoker.DataLoader(Forking(), 4, num_workers=1, **options) as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"workers": "threads"}], ids=str)
+def test_a_forked_child_takes_no_batch_away_from_its_parent(options: dict[str, Any]) -> None:
+    iterator = iter(stoker.DataLoader(range(40), 4, num_workers=2, **options))
+    seen = [next(iterator)]
+    child = os.fork()
+    if not child:
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            os._exit(3 if "call iter() of the loader" in str(error) else 4)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    seen += iterator
+    assert torch.cat(seen).tolist() == list(range(40))

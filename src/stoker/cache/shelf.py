@@ -194,12 +194,16 @@ class Shelf:
         return free
 
     def caches(self) -> list[Found]:
-        """All of them, the one used last first."""
+        """All of them, the one used last first. Private ones of jobs that were killed are removed instead."""
         if not self.folder.is_dir():
             return []
         self._make()
         with self._locked():
-            return sorted(self._found(), key=lambda found: -found.used_at)
+            caches = self._found()
+            for found in caches:
+                if found.is_private and not found.jobs:
+                    self._remove(found)
+            return sorted((f for f in caches if f.jobs or not f.is_private), key=lambda found: -found.used_at)
 
     def _found(self) -> list[Found]:
         found = []

@@ -1,9 +1,12 @@
 """The `stoker` command: one file per subcommand; here is only who is called, and what becomes of an error.
 
-Exit codes: 0 fine, 1 error (one line on stderr), 2 usage, 3 a stall above the one that was allowed.
+Exit codes: 0 fine, 1 error (one line on stderr), 2 usage, 3 a stall above the one that was allowed. As of any command, 130
+if Ctrl-C ended it, and 141 if nobody reads its output any more (`| head -1`).
 """
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -45,12 +48,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.script = script
     try:
         code: int = modules[options.command].run(options)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where an error can be told
         return code
-    except StokerError as error:
+    except BrokenPipeError:
+        _leave_output()
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except (StokerError, OSError) as error:
         if options.debug:
             raise
         print(f"stoker: {error}", file=sys.stderr)
+        if not isinstance(error, StokerError):
+            _leave_output()
         return 1
+
+
+def _leave_output() -> None:
+    """What could not be written is not tried again at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:

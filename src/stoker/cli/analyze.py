@@ -8,6 +8,7 @@ Written are profile.json and plan.toml. Exit code 3: the loop waits for data mor
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from stoker.cache.shelf import Shelf
 from stoker.decide.planner import decide, render
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
@@ -26,6 +28,7 @@ from stoker.report.text import text_report
 from stoker.run.script import command, environment
 
 STALLED = 3
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +70,9 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
+    plan = Path(options.plan) if options.plan else target.with_name("plan.toml")
+    for path in (target, plan, *filter(None, [options.html])):
+        _check_place(Path(path))
     with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
         made = Path(folder) / "profile.json"
         settings = {
@@ -82,7 +88,6 @@ def run(options: argparse.Namespace) -> int:
             return _explain(code, made)
         profile = Profile.load(made)
     profile.save(target)
-    plan = Path(options.plan) if options.plan else target.with_name("plan.toml")
     decision = decide(profile)
     write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
     if options.html:
@@ -102,17 +107,33 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_place(path: Path) -> None:
+    """Refuse a place for a file that there could be none at, before the minutes that follow."""
+    if path.is_dir():
+        raise CommandError(f"{path} is a directory")
+    if not os.access(path.parent, os.W_OK):
+        raise CommandError(f"{path} cannot be written: {path.parent} is not a directory that this user may write to")
+
+
 def _run_script(script: list[str], settings: dict[str, object]) -> int:
-    """Run it to its end, which Ctrl-C brings about in both processes."""
+    """Run it to its end, which Ctrl-C brings about in both processes; other signals that end are passed on to it."""
     words = command(script)
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_PASSED_ON)}
     try:
         process = subprocess.Popen(
-            words, env=environment(settings, os.environ), preexec_fn=lambda: signal.signal(signal.SIGINT, before)
+            words,
+            env=environment(settings, os.environ),
+            preexec_fn=lambda: [signal.signal(number, handler) for number, handler in before.items()],
         )
+        for number in _PASSED_ON:
+            if before[number] is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, lambda number, _: process.send_signal(number))
         return process.wait()
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        with contextlib.suppress(OSError):
+            Shelf().caches()  # which removes what a script that was killed has left
 
 
 def _explain(code: int, made: Path) -> int:

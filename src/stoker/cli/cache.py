@@ -8,6 +8,7 @@ import argparse
 import json
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from stoker.cache.shelf import Found, Shelf
 from stoker.errors import CommandError
@@ -28,6 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do one of them."""
+    if options.dir is not None and not Path(options.dir).is_dir():
+        raise CommandError(f"there is no directory {options.dir}")
     shelf = Shelf(options.dir)
     caches = shelf.caches()
     return _list(caches, options) if options.action == "ls" else _clear(shelf, caches, options)
@@ -59,7 +62,9 @@ def _clear(shelf: Shelf, caches: list[Found], options: argparse.Namespace) -> in
     freed = 0
     for found in caches:
         if found.jobs and not options.force:
-            print(f"{found.name} is used by {found.jobs} jobs, and stays (--force removes it)")
+            print(
+                f"{found.name} is used by {found.jobs} job{'' if found.jobs == 1 else 's'}, and stays (--force removes it)"
+            )
         else:
             shelf.remove(found)
             freed += found.stats.occupied_bytes

@@ -63,6 +63,8 @@ def _row(directory: Directory, name: str, *, verify: bool) -> dict[str, Any]:
 def _export(directory: Directory, names: list[str], options: argparse.Namespace) -> int:
     from stoker.checkpoint.export import as_safetensors, as_torch_file
 
+    if not options.file.parent.is_dir():
+        raise CommandError(f"{options.file} cannot be written: there is no directory {options.file.parent}")
     for name in names:
         if options.step is not None and int(name.split("-")[0]) != options.step:
             continue

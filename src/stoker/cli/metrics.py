@@ -79,7 +79,7 @@ def _write(path: Path) -> None:
         finally:
             unseen.unlink(missing_ok=True)
     except OSError as error:
-        raise CommandError(f"cannot write {path}: {error}") from error
+        raise CommandError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from stoker.memory import Memory, file_system, headroom_bytes
 
 GIB = 1 << 30
+MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,8 @@ def _dev_shm() -> Finding:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:
         return Finding("/dev/shm", "missing", "torch's own queues and collectives need it: mount a tmpfs there.")
+    if free < MIB:
+        return Finding("/dev/shm", f"{free:,} bytes free", "Loaders with workers, and groups, need a megabyte of it.")
     advice = "" if free >= GIB else "Enough for Stoker; torch's own loader wants more (`docker run --shm-size=8g`)."
     return Finding("/dev/shm", f"{free / GIB:.1f} GiB free", advice)
 

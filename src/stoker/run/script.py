@@ -22,7 +22,7 @@ STARTUP = Path(__file__).parent / "startup"
 def command(words: Sequence[str]) -> list[str]:
     """What to execute for `SCRIPT [ARGS...]`, `-m MODULE [ARGS...]`, or a program such as torchrun."""
     if not words:
-        raise CommandError("no script was given: stoker run [OPTIONS] SCRIPT [ARGS...]")
+        raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
     python = [sys.executable, *_interpreter_flags()]
     first = words[0]
     if first == "-m":

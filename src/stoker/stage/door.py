@@ -1,7 +1,7 @@
 """A group on this host: where it is found, who comes, and who goes. One at a time.
 
     /dev/shm/stoker-UID/groups/NAME/door            locked by whoever comes or goes
-    /dev/shm/stoker-UID/groups/NAME/TOKEN/about     what its members have in common
+    /dev/shm/stoker-UID/groups/NAME/TOKEN/about     what its members have in common; each of them has a lock on it
     /dev/shm/stoker-UID/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
 
 Loaders of one script, for training and for validation, each have a TOKEN. What a member that was killed leaves behind is
@@ -9,6 +9,8 @@ removed by its workers, or by the next at any door.
 """
 
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import re
@@ -27,7 +29,8 @@ from stoker.stage.room import Room
 from stoker.stage.slots import Slots
 from stoker.stage.staging import LENGTH, Address, Staging, own_process
 from stoker.stage.state import LAYOUT
-from stoker.stage.table import Table, close_lock, inside, locked, open_lock
+from stoker.stage.table import SIZE, Table, close_lock, inside, locked, open_lock
+from stoker.units import format_bytes
 
 VERSION = f"1.{LAYOUT:08x}"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -68,8 +71,29 @@ def home() -> Path:
 
 def enter(
     name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
-) -> tuple[Address, dict[str, Any]]:
-    """Join a group, or open it: where it is, and what its members have in common."""
+) -> tuple[Address, dict[str, Any], int]:
+    """Join a group, or open it: where it is, what its members have in common, and a lock to close when it is left."""
+    try:
+        return _enter(name, about, differences, budget_bytes, cores, label)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise no_room(name) from None
+
+
+def no_room(name: str) -> ResourceError:
+    """There is no space for a group, and what to do."""
+    free = os.statvfs(_TMPFS).f_bavail * os.statvfs(_TMPFS).f_frsize
+    return ResourceError(
+        f"no room for the group {name!r} in {_TMPFS}: it needs {format_bytes(SIZE)} and a little more, and "
+        f"{format_bytes(free)} are free. `ls {_TMPFS}` and `stoker cache ls` tell what is there. In containers --shm-size "
+        "makes it larger"
+    )
+
+
+def _enter(
+    name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
+) -> tuple[Address, dict[str, Any], int]:
     sweep()
     about = {"version": VERSION, "namespace": process.namespace(), **about}
     with _door(name) as folder:
@@ -87,13 +111,13 @@ def enter(
             what = _strangers(about, theirs) or differences(theirs)
             if not what:
                 try:
-                    address = _join(stream, label)
+                    address, presence = _join(stream, about, label)
                 except ResourceError:
                     if _living(stream) is not None:
                         raise
                     continue  # the last member has just gone
                 entered.add(stream.name)
-                return address, theirs
+                return address, theirs, presence
             if stream.name not in entered:
                 misfits.append(what)
         if misfits:
@@ -101,8 +125,9 @@ def enter(
             what = min(misfits, key=len)
             raise ConfigError(f"this loader does not fit the group {name!r}: " + "; ".join(what))
         stream = _open(folder, about, Slots(Room(budget_bytes), cores=cores))
+        address, presence = _join(stream, about, label, opens=True)
         entered.add(stream.name)
-        return _join(stream, label, opens=True), about
+        return address, about, presence
 
 
 def _strangers(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -150,10 +175,14 @@ def _open(folder: Path, about: dict[str, Any], slots: Slots) -> Path:
     """A new one, with nobody in it yet. If this process dies on the way, the next at the door removes what is there."""
     stream = folder / secrets.token_hex(8)
     stream.mkdir(mode=0o700)
-    Table.create(stream / "table", slots.values())
-    path = stream / "about"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(about))
+    try:
+        Table.create(stream / "table", slots.values())
+        path = stream / "about"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(about))
+    except BaseException:
+        shutil.rmtree(stream, ignore_errors=True)
+        raise
     return stream
 
 
@@ -161,36 +190,56 @@ def _living(stream: Path) -> dict[str, Any] | None:
     """What is common to the members of one; None if all are dead, and then it is removed."""
     with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
         about: dict[str, Any] = json.loads((stream / "about").read_text())
-        if about["version"] != VERSION:
-            return about
-        table = Table(stream / "table", Slots.of)
-        try:
-            with table.change() as slots:
-                if about["namespace"] == process.namespace():  # elsewhere pids mean something else
+        if (about["version"], about["namespace"]) != (VERSION, process.namespace()):  # its pids or table mean nothing here
+            if _is_locked(stream / "about"):
+                return about
+        else:
+            table = Table(stream / "table", Slots.of)
+            try:
+                with table.change() as slots:
                     slots.sweep(process.is_alive)
-                if slots.members:
-                    return about
-        finally:
-            table.close()
+                    if slots.members:
+                        return about
+            finally:
+                table.close()
     shutil.rmtree(stream, ignore_errors=True)
     return None
 
 
-def _join(stream: Path, label: str, *, opens: bool = False) -> Address:
+def _is_locked(path: Path) -> bool:
+    """Whether somebody is present, of whatever version and wherever."""
+    descriptor = open_lock(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        close_lock(descriptor)
+    return False
+
+
+def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = False) -> tuple[Address, int]:
     table = Table(stream / "table", Slots.of)
     own = own_process()
+    opened: list[Callable[[], None]] = []
     try:
         descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC) if opens else _open_memory(table)
-        try:
-            os.ftruncate(descriptor, LENGTH)
-            with table.change() as slots:
-                number = slots.join(own, label, descriptor, time.monotonic())
-        except BaseException:
-            os.close(descriptor)
-            raise
+        opened.append(lambda: os.close(descriptor))
+        os.ftruncate(descriptor, LENGTH)
+        presence = open_lock(stream / "about", os.O_RDWR)
+        opened.append(lambda: close_lock(presence))
+        fcntl.flock(presence, fcntl.LOCK_SH)
+        with table.change() as slots:
+            # The other ranks of a job have groups of their own: only by counting do all read the same epoch.
+            counts = about.get("world", 1) > 1
+            number = slots.join(own, label, descriptor, time.monotonic(), counts=counts)
+    except BaseException:
+        for close in opened:
+            close()
+        raise
     finally:
         table.close()
-    return Address(str(stream), number, own[0], descriptor)
+    return Address(str(stream), number, own[0], descriptor), presence
 
 
 def _open_memory(table: Table) -> int:

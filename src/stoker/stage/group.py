@@ -14,7 +14,7 @@ from stoker.stage.door import Differences, enter, leave
 from stoker.stage.records import Batch, Draw, Member, Place, Reason
 from stoker.stage.slots import BATCHES, Slots
 from stoker.stage.staging import LOOK_S, Staging
-from stoker.stage.table import when_outside
+from stoker.stage.table import close_lock, when_outside
 
 HELPS_AFTER_S = 1.0
 """So long a member without workers waits for those of others to begin with what it needs."""
@@ -69,13 +69,13 @@ class Seat:
     ) -> None:
         self.name = name
         self.owner = os.getpid()
-        self.address, self.about = enter(name, about, differences, budget_bytes, cores, label)
+        self.address, self.about, presence = enter(name, about, differences, budget_bytes, cores, label)
         self.staging = Staging(self.address)
         self.staging.meanwhile = weakref.WeakMethod(self._lose_patience)
         self.waited_for: dict[str, float] = {}
         self.resumed = ""
         self._patience_s = float("inf")
-        self.close = weakref.finalize(self, _leave, self.staging, self.owner)
+        self.close = weakref.finalize(self, _leave, self.staging, presence, self.owner)
         _seats.add(self)
 
     @property
@@ -252,13 +252,14 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-def _leave(staging: Staging, owner: int) -> None:
+def _leave(staging: Staging, presence: int, owner: int) -> None:
     """A member goes. It may be the garbage collector who says so, at any line."""
-    when_outside(lambda: _leave_now(staging, owner))
+    when_outside(lambda: _leave_now(staging, presence, owner))
 
 
-def _leave_now(staging: Staging, owner: int) -> None:
+def _leave_now(staging: Staging, presence: int, owner: int) -> None:
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             leave(staging)
         staging.close()
+        close_lock(presence)

@@ -36,6 +36,8 @@ class Member:
     """Whether it would, and has to wait for it."""
     is_leaving: bool = False
     """Whether it reads no more, and its workers end what they are at."""
+    counts: bool = False
+    """Whether it counts its epochs itself: it reads every one of them, though it may have to catch up alone."""
     workers: list[Process] = field(default_factory=list)
 
     @property

@@ -36,17 +36,20 @@ class Slots(State):
 
     # ---- members
 
-    def join(self, process: Process, label: str, descriptor: int, now: float) -> int:
-        """A member comes, for the first epoch that has not begun."""
+    def join(self, process: Process, label: str, descriptor: int, now: float, *, counts: bool = False) -> int:
+        """A member comes, for the first epoch that has not begun; one that counts itself, for epoch 0."""
         number, self.joined = self.joined, self.joined + 1
-        self.members[number] = Member(number, process, label, descriptor, self.first_unbegun(), 0, now)
+        first = self.first_unbegun()
+        member = Member(number, process, label, descriptor, 0 if counts else first, 0, now, counts=counts)
+        member.is_passed = member.epoch < first
+        self.members[number] = member
         return number
 
     def begin(self, number: int, now: float) -> int:
         """A member begins its next epoch; one that it is in the middle of is left. Which it is."""
         member = self.members[number]
         self.rest(number, now)
-        if member.is_passed and not member.step:
+        if member.is_passed and not member.step and not member.counts:
             member.is_passed = False
             member.epoch = max(member.epoch, self.first_unbegun())
         member.is_reading, member.is_fresh = True, False
@@ -74,7 +77,9 @@ class Slots(State):
         if not member.is_passed and all(epoch < place[0] for epoch, _ in others):
             for other in self.members.values():
                 if other.is_fresh and not other.is_passed and other.place < place:
-                    self._move(other, (self.first_unbegun(), 0), now)
+                    other.is_passed = other.counts
+                    if not other.counts:
+                        self._move(other, (self.first_unbegun(), 0), now)
         self.news |= {WORK, BATCHES}
         return not member.is_passed
 

@@ -6,6 +6,7 @@ are those of a `Transport`, batches are metered and counted as progress, and err
 
 import os
 import signal
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -136,6 +137,31 @@ class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
         return data
 
 
+class _NotOurs:
+    """In a forked child, instead of the queues of its parent's iterator: a batch that it took would be missing there."""
+
+    def __init__(self, kept: Any) -> None:
+        self._kept = kept
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        """Refuse."""
+        raise RuntimeError("this iterator belongs to the process that this one was forked from: call iter() of the loader")
+
+    put = get
+
+
+_iterators: "weakref.WeakSet[WorkersIter]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for iterator in list(_iterators):
+        iterator._data_queue = _NotOurs(iterator._data_queue)  # type: ignore[assignment]
+        iterator._index_queues = [_NotOurs(one) for one in iterator._index_queues]  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     """`num_workers>0`: torch's iterator over workers of ours."""
 
@@ -156,6 +182,7 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         self._expect = getattr(self._data_queue, "expect", None)
         self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        _iterators.add(self)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:

@@ -1,5 +1,6 @@
 """A loader in a group: its seat, its workers, and the iterator that copies what the group has staged."""
 
+import errno
 import hashlib
 import os
 import queue
@@ -21,7 +22,7 @@ from stoker.errors import ConfigError
 from stoker.measure.host import usable_cores
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
-from stoker.stage.door import check_name
+from stoker.stage.door import check_name, no_room
 from stoker.stage.group import GroupStats, Seat, Wait
 from stoker.stage.outbox import Outbox
 from stoker.stage.records import Batch as Staged
@@ -31,6 +32,7 @@ from stoker.torch.course import recognise
 from stoker.torch.likeness import describe, differences
 from stoker.torch.preparing import Preparing, Told, Work, opened, told_of
 from stoker.torch.publishing import script_name
+from stoker.torch.threads import end_at_exit
 from stoker.units import parse_bytes
 
 _END_S = 5.0
@@ -61,7 +63,8 @@ class Membership:
             return found + differences(own, theirs["loader"])
 
         budget = loader.group_bytes if loader.group_bytes is not None else default_bytes()
-        about = {"seed": seed, "rank": _rank_of(loader), "loader": own}
+        world = recognise(loader, seed).world
+        about = {"seed": seed, "rank": _rank_of(loader), "world": world, "loader": own}
         label = os.path.basename(script_name()) or "python"
         self.seat = Seat(loader.group, about, misfits, budget, label, usable_cores())
         loader.seed = self.seat.about["seed"]
@@ -80,7 +83,13 @@ class Membership:
     def start(self, loader: Any) -> None:
         """Have its workers at work."""
         if self._pool is None and loader.num_workers:
-            self._pool = _Pool(loader, self.seat, self.preparing(loader))
+            preparing = self.preparing(loader)
+            try:
+                self._pool = _Pool(loader, self.seat, preparing)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:  # for Python's semaphores, which are in /dev/shm
+                    raise
+                raise no_room(loader.group) from None
 
     def check(self) -> None:
         """Raise what its workers could not tell otherwise."""
@@ -114,6 +123,7 @@ class _Pool:
                 name = f"stoker-worker-{number}"
                 self._threads.append(threading.Thread(target=work.in_thread, args=arguments, name=name, daemon=True))
                 self._threads[-1].start()
+                end_at_exit(self._threads[-1], self._stopped.set)
             return
         context = loader.multiprocessing_context or torch.multiprocessing
         self._failures = context.SimpleQueue()

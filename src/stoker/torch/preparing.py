@@ -87,7 +87,8 @@ class Preparing:
                 staging.publish(asked, [_failed(error)])
         except BaseException:
             # Whose sampler does not agree, or who is interrupted, has to go; it is nothing to the others.
-            staging.let_go(asked)
+            if os.getpid() == staging.process[0]:  # and not a child that the dataset forked, and that ends
+                staging.let_go(asked)
             raise
 
     def _agree(self, epoch: int, staging: Staging) -> None:

@@ -125,10 +125,11 @@ class Positions:
             generators = (self.rng(epoch, first + step * number) for number in range(len(ids)))
             if hasattr(dataset, "__getsamples__"):
                 return dataset.__getsamples__(ids, generators)  # type: ignore[no-any-return]
-            return map(dataset.__getsample__, ids, generators)
+            return (dataset.__getsample__(index, rng) for index, rng in zip(ids, generators, strict=True))
         if prepares_batches(dataset):
             return dataset.__getitems__(ids)  # type: ignore[no-any-return]
-        return map(dataset.__getitem__, ids)
+        get = dataset.__getitem__
+        return (get(index) for index in ids)  # not `map`: a sample that raises StopIteration would be its end
 
     def _prepare_seeded(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> Iterator[Any]:
         """The samples, each with generators of its own; at the end they are set for whoever collates."""

@@ -8,11 +8,14 @@ The default generators of Python, NumPy and torch belong to the whole process, s
 A dataset that wants randomness takes the `rng` that it is given.
 """
 
+import atexit
 import contextlib
 import inspect
 import os
 import queue
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +24,8 @@ from torch.utils.data import _DatasetKind
 from torch.utils.data._utils.worker import WorkerInfo, _IterableDatasetStopIteration, _ResumeIteration
 
 from stoker.torch.worker_info import shown
+
+_END_S = 5.0
 
 
 class _Line(queue.SimpleQueue[Any]):
@@ -31,6 +36,27 @@ class _Line(queue.SimpleQueue[Any]):
 
     def cancel_join_thread(self) -> None:
         """There is no thread to join."""
+
+
+_working: "weakref.WeakKeyDictionary[threading.Thread, Callable[[], object]]" = weakref.WeakKeyDictionary()
+
+
+def end_at_exit(thread: threading.Thread, stop: Callable[[], object]) -> None:
+    """Have a worker told to stop, and waited for, before the interpreter ends.
+
+    Python ends threads that are left over wherever they are, and within torch's own code that aborts the process.
+    """
+    _working[thread] = stop
+
+
+@atexit.register
+def _end_all() -> None:
+    working = [(thread, stop) for thread, stop in _working.items() if thread.is_alive()]
+    for _, stop in working:
+        stop()
+    deadline = time.monotonic() + _END_S
+    for thread, _ in working:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class _ThreadWorker:
@@ -53,9 +79,16 @@ class _ThreadWorker:
         self.pid = os.getpid()
         self._thread = threading.Thread(target=work, name=f"stoker-worker-{call['worker_id']}", daemon=True)
 
+        def stop() -> None:
+            call["done_event"].set()
+            call["index_queue"].put(None)
+
+        self._stop = stop
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+        end_at_exit(self._thread, self._stop)
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end."""
