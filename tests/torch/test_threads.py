@@ -2,6 +2,7 @@
 
 import queue
 import random
+import subprocess
 import sys
 import threading
 from typing import Any
@@ -128,3 +129,14 @@ def test_training_threads_with_worker_threads_get_the_batches_of_one(monkeypatch
     for thread in dropping:
         thread.join()
     assert not trial.wrong
+
+
+def test_a_loader_without_a_cache_does_not_import_what_brings_the_interpreter_lock_back() -> None:
+    script = (
+        "import sys, stoker\n"
+        "from torch.utils.data import TensorDataset\n"
+        "import torch\n"
+        "list(stoker.DataLoader(TensorDataset(torch.arange(8)), num_workers=2, workers='threads', seed=1))\n"
+        "assert 'lmdb' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
