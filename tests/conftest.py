@@ -26,6 +26,8 @@ def _no_process_left() -> Iterator[None]:
     yield
     left = _new_children(before)
     deadline = time.monotonic() + 30
+    if left:
+        gc.collect()  # torch raises a worker's error in a way that makes a cycle of the error and the iterator
     while left and time.monotonic() < deadline:
         psutil.wait_procs(left, timeout=0.1)
         left = _new_children(before)

@@ -44,44 +44,57 @@ _MADV_POPULATE_WRITE = 23
 _FAILED = ctypes.c_void_p(-1).value
 
 
+class _File:
+    """A descriptor, closed when the last one who uses it lets go of it: batches may be dropped in any thread."""
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing, close: Callable[[int], None] = os.close) -> None:
+        # Of a cycle others may be finalized later, and ask.
+        descriptor, self.descriptor = self.descriptor, -1
+        if not ending():  # then half of Python is gone, and the kernel does it
+            close(descriptor)
+
+
 class Memory:
     """A sparse anonymous file of `length` bytes. Travels to child processes of any start method."""
 
-    _descriptor = -1
-
     def __init__(self, length: int, *, descriptor: int | None = None) -> None:
         self.length = length
-        if descriptor is None:
-            descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, length)
-        self._descriptor = descriptor
+        if descriptor is not None:
+            self._file: _File | None = _File(descriptor)
+            return
+        self._file = file = _File(os.memfd_create("stoker", os.MFD_CLOEXEC))
+        os.ftruncate(file.descriptor, length)
 
     @property
     def descriptor(self) -> int:
-        """For a child process that shall see it, too."""
-        return self._descriptor
+        """For a child process that shall see it, too. -1 when closed."""
+        file = self._file
+        return -1 if file is None else file.descriptor
 
     def map(self, offset: int, length: int) -> "Mapping":
         """Make a range visible in this process."""
-        return Mapping(self._descriptor, offset, length)
+        file = self._file  # held meanwhile
+        return Mapping(-1 if file is None else file.descriptor, offset, length)
 
     def discard(self, offset: int, length: int) -> None:
         """Give the pages of a range back to the system, unless closed. They read as zeros from then on, everywhere."""
-        if self._descriptor >= 0 and _libc.fallocate(self._descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length):
+        file = self._file  # held meanwhile: another thread may close, and the number be another file's
+        if file is None or file.descriptor < 0:
+            return
+        if _libc.fallocate(file.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length):
             raise _last_error("could not give shared memory back")
 
     def close(self) -> None:
         """Close this process's descriptor; ranges that are mapped stay valid."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending():  # then half of Python is gone, and the kernel does it
-            self.close()
+        self._file = None
 
     def __reduce__(self) -> tuple[Callable[..., "Memory"], tuple[Any, ...]]:
-        return _arrive, (self.length, DupFd(self._descriptor))
+        return _arrive, (self.length, DupFd(self.descriptor))
 
 
 def _arrive(length: int, duplicate: Any) -> Memory:

@@ -1,6 +1,9 @@
 """Slots and leases, both sides in one process."""
 
 import gc
+import sys
+import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,7 +119,7 @@ def test_closing_leaves_lent_batches_valid_and_gives_the_rest_back() -> None:
     assert (kept[:used] == 5).all()
     del kept
     gc.collect()
-    assert area.memory._descriptor == -1
+    assert area.memory.descriptor == -1
 
 
 def test_no_memory_is_an_error_before_a_page_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,4 +154,41 @@ def test_memory_in_a_cycle_is_there_until_the_last_finalizer_has_run() -> None:
         Late(inbox, inbox.open((0, slot), length, used)[0])
         del area, inbox
     gc.collect()
-    assert seen == list(range(20))
+    assert sorted(seen) == list(range(20))
+
+
+@pytest.mark.parametrize("first", ["close", "renew", "make_private", None])
+def test_batches_may_be_dropped_by_other_threads_while_the_inbox_is_closed(
+    first: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is closed twice, or used after it was closed: the number may be another file's by then."""
+    wrong: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", wrong.append)
+    for _ in range(50):
+        area = Area(workers=2, prefetch=2)
+        inbox = Inbox(area)
+        sides = [Outbox(area, worker) for worker in range(2)]
+        batches = []
+        for number in range(12):
+            slot, length, used = send(sides[number % 2], number)
+            batches.append(inbox.open((number % 2, slot), length, used)[0])
+        piles = [batches[number::3] for number in range(3)]
+        batches.clear()
+        ready = threading.Barrier(len(piles) + 1)
+        threads = [threading.Thread(target=_drop, args=(pile, ready)) for pile in piles]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        if first is not None:
+            getattr(inbox, first)()
+        for thread in threads:
+            thread.join()
+        inbox.close()
+        assert (inbox.lent, area.memory.descriptor) == (0, -1)
+    assert not wrong
+
+
+def _drop(batches: list[Any], ready: threading.Barrier) -> None:
+    ready.wait()
+    while batches:
+        batches.pop()

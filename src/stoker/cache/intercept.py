@@ -195,6 +195,7 @@ def _come_through(file: Any) -> Any:
 
 
 _are_replaced = False
+_replacing = threading.Lock()
 
 
 def _replace() -> None:
@@ -202,7 +203,21 @@ def _replace() -> None:
     global _are_replaced
     if _are_replaced:
         return
-    _are_replaced = True
+    with _replacing:  # several worker threads begin at once
+        if not _are_replaced:
+            _replace_all()
+            _are_replaced = True
+
+
+def _in_child() -> None:
+    global _replacing
+    _replacing = threading.Lock()  # another thread may have held it, and is not here to let go of it
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def _replace_all() -> None:
     builtins.open, io.open = _Opening(builtins.open), _Opening(io.open)
     with contextlib.suppress(AttributeError):  # where NumPy's text readers keep what they found when they were first used
         openers = np.lib._datasource._file_openers  # type: ignore[attr-defined]

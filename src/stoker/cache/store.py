@@ -7,6 +7,7 @@ All that can go wrong is an OSError.
 """
 
 import contextlib
+import importlib
 import os
 import struct
 import threading
@@ -22,10 +23,8 @@ from stoker.errors import ConfigError
 from stoker.memory import file_system, headroom_bytes
 from stoker.source.reading import Bytes
 
-try:
-    import lmdb
-except ImportError:
-    lmdb = None  # type: ignore[assignment]
+lmdb: Any = None
+"""Imported with the first store, not before: where Python has no interpreter lock, importing it brings the lock back."""
 
 KEY_BYTES = 16
 """A key names an item; what follows it, if anything, is the item's version."""
@@ -66,6 +65,7 @@ class Store:
     """An open store. One for each folder and process: see `acquire`."""
 
     def __init__(self, folder: Path) -> None:
+        _load()
         self.folder = folder
         self.users = 0
         self.lock = threading.RLock()
@@ -199,8 +199,16 @@ def occupied_bytes(folder: Path) -> int:
 
 def check_installed() -> None:
     """Say what is missing, if so."""
+    try:
+        _load()
+    except ImportError:
+        raise ConfigError("a cache needs LMDB: pip install 'stoker[cache]'") from None
+
+
+def _load() -> None:
+    global lmdb
     if lmdb is None:
-        raise ConfigError("a cache needs LMDB: pip install 'stoker[cache]'")
+        lmdb = importlib.import_module("lmdb")
 
 
 def _opened_environment(folder: Path) -> Any:

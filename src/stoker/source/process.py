@@ -28,8 +28,9 @@ class PerProcess(Generic[T]):
         made = self._made.get(process)
         if made is None:
             made = self._made.setdefault(process, self._make())
-            for other in [other for other in self._made if other != process]:
-                self._made.pop(other, None)
+            for other in list(self._made):  # a list, because other threads do the same
+                if other != process:
+                    self._made.pop(other, None)
         return made
 
     def __reduce__(self) -> tuple[type["PerProcess[T]"], tuple[Callable[[], T]]]:

@@ -15,7 +15,7 @@ from stoker.stage.area import Area, Head, Lease, Place, lease_of
 COPIED_BELOW_BYTES = 16 << 10
 """Copying so little costs less than lending it."""
 
-_inboxes: "weakref.WeakSet[Inbox]" = weakref.WeakSet()
+_inboxes: "weakref.WeakValueDictionary[int, Inbox]" = weakref.WeakValueDictionary()
 
 
 class _Loan(weakref.ref[Lease]):
@@ -73,11 +73,11 @@ class Inbox:
         self._head = Head(area)
         self._turns = self._head.turns
         self._mappings: dict[Place, Mapping] = {}
-        self._loans: dict[Place, _Loan] = {}
+        self._loans: dict[int, _Loan] = {}  # by identity: whoever takes one out ends it, and nobody else does
         self._closed = False
         self._getpid = os.getpid
         self._owner = self._getpid()
-        _inboxes.add(self)
+        _inboxes[id(self)] = self
 
     @property
     def is_ours(self) -> bool:
@@ -119,7 +119,8 @@ class Inbox:
         if self.pins is not None:
             self._lock(self.pins, place, mapping, used)
         lease = lease_of(mapping)
-        self._loans[place] = _Loan(lease, self._ended, place, used)
+        loan = _Loan(lease, self._ended, place, used)
+        self._loans[id(loan)] = loan
         return lease, self.pins is not None
 
     def _lock(self, pins: Pins, place: Place, mapping: Mapping, used: int) -> None:
@@ -145,40 +146,43 @@ class Inbox:
 
     def _ended(self, loan: _Loan) -> None:
         # May run inside the garbage collector, at any line of any thread: no lock, nothing that could wait.
-        if self.is_ours and self._loans.get(loan.place) is loan:
-            del self._loans[loan.place]
+        if self.is_ours and self._loans.pop(id(loan), None) is not None:
             if self.pins is None or self._closed:
                 self._free(loan.place)
             else:
                 self._returned.append(loan.place)
 
     def _free(self, place: Place) -> None:
-        if not self._closed:
-            self._turns[place] = 0
-            return
-        self.area.discard(place)
-        if not self._loans:
-            self.area.memory.close()
+        self._turns[place] = 0
+        if self._closed:  # perhaps just now, by another thread, which has still seen the loan
+            self.area.discard(place)
+            if not self._loans:
+                self.area.memory.close()
+
+    def _lent_places(self) -> list[Place]:
+        return [loan.place for loan in list(self._loans.values())]
 
     def make_private(self) -> None:
         """Turn every lent batch into private memory, so that a child process may keep it too."""
         if self.pins is not None and self._loans:
             self.pins.wait()
-            for place in list(self._loans):
+            for place in self._lent_places():
                 if place in self._locked:
                     self.pins.unlock(self._locked.pop(place)[0].address)
-        for place, loan in list(self._loans.items()):
-            if self._loans.pop(place, None) is not loan:
+        for number, loan in list(self._loans.items()):
+            if self._loans.pop(number, None) is None:
                 continue  # it has ended meanwhile
-            self._mappings.pop(place, None)
+            self._mappings.pop(loan.place, None)
             # No memory for a copy? Then the slot is never filled again, for the child's sake.
             with contextlib.suppress(OSError):
                 loan.mapping.make_private(loan.used)
-                self._free(place)
+                self._free(loan.place)
 
     def renew(self) -> None:
         """Make all slots but the lent ones free for other workers, once the ones before are gone. Usual ones stay warm."""
-        busy = {*self._loans, *self._returned, *(place for _, places in self._marked for place in places)}
+        # A copy, because another thread may be dropping a batch.
+        returned = self._returned.copy()
+        busy = {*self._lent_places(), *returned, *(place for _, places in self._marked for place in places)}
         for place in itertools.product(range(self.area.rows), range(self.area.slots)):
             if place not in busy:
                 self._turns[place] = 0
@@ -197,7 +201,7 @@ class Inbox:
                 self.pins.unlock(mapping.address)
         self._mappings.clear()
         start = 0
-        for place in sorted(self._loans):
+        for place in sorted(self._lent_places()):
             here = self.area.offset(place)
             self._discard(start, here)
             start = here + self.area.stride
@@ -215,8 +219,10 @@ class Inbox:
 
 
 def _before_fork() -> None:
-    for inbox in list(_inboxes):
-        inbox.make_private()
+    for reference in _inboxes.valuerefs():  # a list, which other threads do not change
+        inbox = reference()
+        if inbox is not None:
+            inbox.make_private()
 
 
 os.register_at_fork(before=_before_fork)

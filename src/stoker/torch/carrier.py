@@ -137,26 +137,17 @@ class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
         return data
 
 
-class _NotOurs:
-    """In a forked child, instead of the queues of its parent's iterator: a batch that it took would be missing there."""
-
-    def __init__(self, kept: Any) -> None:
-        self._kept = kept
-
-    def get(self, *_: Any, **__: Any) -> Any:
-        """Refuse."""
-        raise RuntimeError("this iterator belongs to the process that this one was forked from: call iter() of the loader")
-
-    put = get
-
-
 _iterators: "weakref.WeakSet[WorkersIter]" = weakref.WeakSet()
+
+
+def _refuse() -> Any:
+    """What a forked child gets of its parent's iterator: a batch that it took would be missing there."""
+    raise RuntimeError("this iterator belongs to the process that this one was forked from: call iter() of the loader")
 
 
 def _after_fork_in_child() -> None:
     for iterator in list(_iterators):
-        iterator._data_queue = _NotOurs(iterator._data_queue)  # type: ignore[assignment]
-        iterator._index_queues = [_NotOurs(one) for one in iterator._index_queues]  # type: ignore[misc]
+        iterator._obtain = _refuse  # type: ignore[method-assign]
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

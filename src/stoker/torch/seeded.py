@@ -215,7 +215,8 @@ class SeededWorkersIter(MapWorkersIter):
             assert self._transport is not None
             return self._transport.open_common(parts)
         self._course.forget(ordered)
-        with generators_restored(), _one_thread():
+        # Threads have drawn from this process's generators meanwhile, and draw on: there is no state to go back to.
+        with contextlib.nullcontext() if self._here.positions.threads else generators_restored(), _one_thread():
             if all(type(part) is list for part in parts):
                 batch = self._here.merge(self._progress.epoch, ordered.first, list(itertools.chain(*parts)))
             else:  # too unlike each other to lie in one slot

@@ -8,6 +8,7 @@ made again, seeded, and so are all from then on.
 
 import contextlib
 import itertools
+import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -34,16 +35,29 @@ def seed_generators(number: int) -> None:
     _torch_generator.manual_seed(number >> 1)
 
 
+def _states() -> tuple[Any, Any, torch.Tensor]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _restore(states: tuple[Any, Any, torch.Tensor]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+
+
+def _written(states: tuple[Any, Any, torch.Tensor]) -> tuple[Any, bytes, bytes]:
+    """As something that can be compared."""
+    return states[0], pickle.dumps(states[1]), states[2].numpy().tobytes()
+
+
 @contextlib.contextmanager
 def generators_restored() -> Iterator[None]:
     """Leave the default generators of this process as they were."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states = _states()
     try:
         yield
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
+        _restore(states)
 
 
 class _Watch:
@@ -161,9 +175,11 @@ def prepares_batches(dataset: Any) -> bool:
 
 def draws_from_globals(look: Callable[[], Any]) -> bool:
     """Whether calling something draws from a default generator of this process, which is left as it was."""
-    watch = _Watch()
-    with generators_restored():
-        watch.start()
-        with contextlib.suppress(Exception):  # it will be raised where it belongs
-            look()
-        return watch.moved()
+    # Nothing is set unless somebody drew: other threads may be at work with the same generators.
+    before = _states()
+    with contextlib.suppress(Exception):  # it will be raised where it belongs
+        look()
+    if _written(_states()) == _written(before):
+        return False
+    _restore(before)
+    return True
