@@ -83,30 +83,6 @@ def test_a_dead_worker_is_noticed_at_once() -> None:
     context.close()
 
 
-def test_only_the_report_that_is_expected_wakes_and_no_other_is_lost() -> None:
-    context, reports, orders, processes = start("fork", 2)
-    orders[1].put([1])
-    reports.expect(0)
-    with pytest.raises(queue.Empty):
-        reports.get(timeout=1)
-    orders[0].put([0])
-    assert reports.get(timeout=20) == (0, [0])
-    reports.expect(1)
-    assert reports.get(timeout=20) == (0, [1])
-    orders[1].put([2])
-    orders[1].put("die")
-    reports.expect(0)
-    assert reports.get(timeout=20) == (0, [2])  # read at the end of its line
-    with pytest.raises(queue.Empty):
-        reports.get()
-    processes[1].join()
-    for worker in (1, 0, None):
-        reports.expect(worker)
-    orders[0].put(None)
-    processes[0].join()
-    context.close()
-
-
 def test_a_worker_ends_when_nobody_can_order_anything_any_more() -> None:
     context, _, orders, processes = start("fork", 1)
     orders[0].close()

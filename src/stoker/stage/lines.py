@@ -30,8 +30,6 @@ from stoker.stage.messages import MARSHALLED, Frames, Plain, framed, is_plain, m
 _CHUNK = 1 << 16
 _ROOM = 1 << 20
 _QUIETLY = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-_READABLE = select.POLLIN | select.POLLHUP
-"""At the end of a line, what was written before is still there to be read."""
 _STUCK_LOOK_MS = 200
 _ENDING_S = 5.0
 
@@ -209,19 +207,6 @@ class ReportLines:
         self._poll = select.poll()
         for descriptor in [*self._frames, self._wake]:
             self._poll.register(descriptor, select.POLLIN)
-        self._awaited = set(self._frames)
-
-    def expect(self, worker: int | None) -> None:
-        """Sleep until this worker reports, or any (None). Reports of others stay in their lines; their ends are noticed.
-
-        Woken for every report, the training process would take the workers' cores from them twice as often.
-        """
-        awaited = set(self._frames) if worker is None else {self.lines[worker].reader}
-        if awaited != self._awaited:
-            for descriptor in self._awaited ^ awaited:
-                if descriptor in self._frames:
-                    self._poll.modify(descriptor, select.POLLIN if descriptor in awaited else 0)
-            self._awaited = awaited
 
     def get(self, timeout: float | None = None) -> Any:
         """The next report. `queue.Empty` after `timeout` seconds, and at once when a worker has hung up."""
@@ -251,12 +236,11 @@ class ReportLines:
             elif frames is None:
                 self._poll.unregister(descriptor)  # an order line has room again
             else:
-                data = os.read(descriptor, _CHUNK) if event & _READABLE else b""
+                data = os.read(descriptor, _CHUNK) if event & select.POLLIN else b""
                 if data:
                     self._messages.extend(frames.feed(data))
                 else:
                     self._poll.unregister(descriptor)
-                    del self._frames[descriptor]
                     self._await_end(descriptor)
                     hung_up = True
         return hung_up

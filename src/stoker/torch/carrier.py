@@ -158,7 +158,6 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
 
     _shutdown = True
     _transport: Transport | None = None
-    _expect: Callable[[int | None], None] | None = None
 
     def __init__(self, loader: Any, transport: Transport) -> None:
         self._watch(loader)
@@ -170,7 +169,6 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             pinning = {"pin_memory": False} if transport.pins else {}
             lines = {"collate_fn": transport.collate, "multiprocessing_context": transport.context}
             super().__init__(Instead(loader, **lines, **pinning))
-        self._expect = getattr(self._data_queue, "expect", None)
         self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         _iterators.add(self)
@@ -203,9 +201,6 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         return data.batch
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
-        if self._expect is not None:
-            info = self._task_info.get(self._rcvd_idx)
-            self._expect(info[0] if info is not None and self._is_in_order else None)
         try:
             got = super()._try_get_data(timeout)
             if not got[0] and self._record is not None:
@@ -234,11 +229,7 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     def _late_pid(self) -> int:
         """The process whose batch is the next, or 0 where any batch would do."""
         info = self._task_info.get(self._rcvd_idx)
-        return self._workers[info[0]].pid or 0 if info is not None and self._is_in_order else 0
-
-    @property
-    def _is_in_order(self) -> bool:
-        return getattr(self, "_in_order", True)  # torch before 2.6 knows nothing else
+        return self._workers[info[0]].pid or 0 if info is not None and getattr(self, "_in_order", True) else 0
 
     def _who_is_late(self) -> str:
         info = self._task_info.get(self._rcvd_idx)
