@@ -1,6 +1,7 @@
-"""Two epochs under Accelerate, as a process of several: `FOLDER SEEN` saves all state to it after so many batches and ends.
+"""Two epochs under Accelerate, as one process of several.
 
-`FOLDER` alone goes on from there; without any, nothing interrupts it. Prints the labels and what was drawn, batch by batch.
+`OUT STATE SEEN` saves everything to STATE after so many batches, and ends; `OUT STATE` goes on from there; with `OUT` alone
+nothing interrupts it. What each process was given, batch by batch, goes to a file in OUT.
 """
 
 import json
@@ -19,7 +20,7 @@ from tests.datasets import Augmented
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    folder, seen = (*sys.argv[1:], None, None)[:2]
+    out, folder, seen = (*sys.argv[1:], None, None)[:3]
     config = DataLoaderConfiguration(use_stateful_dataloader=True)
     accelerator = accelerate.Accelerator(cpu=True, dataloader_config=config)
     loader = prepare(accelerator, stoker.DataLoader(Augmented(40), batch_size=4, num_workers=2, shuffle=True, seed=3))
@@ -37,5 +38,5 @@ if __name__ == "__main__":
                 break
         if seen is not None and number == int(seen):
             break
-    print(json.dumps({"rank": accelerator.process_index, "of": accelerator.num_processes, "batches": batches}), flush=True)
+    (Path(out) / f"{accelerator.process_index} of {accelerator.num_processes}").write_text(json.dumps(batches))
     accelerator.end_training()
