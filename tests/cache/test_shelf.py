@@ -133,18 +133,21 @@ def test_a_damaged_cache_harms_no_other(shelf_dir: Path) -> None:
     assert not shelf.caches()
 
 
+@pytest.mark.parametrize("joins", [True, False], ids=["by the next job", "by whoever looks"])
 @pytest.mark.parametrize(
     "about", [None, "", "{}", '{"version": 0, "name": "old"}'], ids=["none", "empty", "no name", "old"]
 )
-def test_what_nobody_can_tell_is_swept(shelf_dir: Path, about: str | None) -> None:
+def test_what_nobody_can_tell_is_swept(shelf_dir: Path, about: str | None, joins: bool) -> None:
     shelf = Shelf(shelf_dir)
     job = shelf.join("data", 1000)
     job.close()
     (job.folder / "about.json").unlink()
     if about is not None:
         (job.folder / "about.json").write_text(about)
-    assert len(shelf.caches()) == 1
-    shelf.join("other", 1000)
+    if joins:
+        shelf.join("other", 1000)
+    else:
+        assert not shelf.caches()
     assert not job.folder.exists()
 
 

@@ -228,7 +228,7 @@ def test_a_real_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         deadline = time.monotonic() + HANG_S
         while (after := look())["stoker_group_lag_batches"] < 5 or after["stoker_group_members"] > 2:
             assert time.monotonic() < deadline
-        assert after["stoker_group_prepared_batches_total"] > before["stoker_group_prepared_batches_total"] > 0
+        assert after["stoker_group_prepared_batches_total"] >= before["stoker_group_prepared_batches_total"] > 0
         assert 0 < after["stoker_group_staging_bytes"] <= after["stoker_group_staging_budget_bytes"]
     finally:
         made.kill()

@@ -65,6 +65,10 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
+PAINTED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+"""Holds as soon as the page shows what it was told."""
+
+
 class Visit:
     """A page that was opened, and all that it asked for and complained about."""
 
@@ -84,6 +88,7 @@ class Visit:
     def move(self, field: str, key: str, times: int = 1) -> None:
         for _ in range(times):
             self.page.locator(f"#slider-{field}").press(key)
+        self.ask(PAINTED)
 
 
 @pytest.fixture
@@ -148,6 +153,7 @@ def test_each_slider_moves_the_prediction_to_what_python_computes(visit: Any, pr
     assert len(rates) > 6
     assert asdict(Share(**found["share"])) | {"storage_factor": 0.1, "gpu_factor": 32} == found["share"]
     seen.page.press("#reset", "Enter")
+    seen.ask(PAINTED)
     assert seen.ask("() => stokerPage.prediction.rate") == pytest.approx(
         predict(profile.rates, Share(workers=2), profile.confidence).rate, rel=1e-3
     )

@@ -115,14 +115,17 @@ def test_a_disk_with_a_quota(data: Path, tmp_path: Path, slow_disk: Callable[[],
 
 
 def test_the_report_is_for_people_and_a_stall_above_what_is_allowed_for_programs(data: Path, tmp_path: Path) -> None:
-    done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path)
-    assert done.returncode == 3, done.stderr
-    assert len(done.stderr.splitlines()) == 1  # quiet in a pipe
-    assert "more than 20 %" in done.stderr
-    assert "Preparing is the limit" in done.stdout
-    assert re.search(r"prep stall +\S+ +\d+%", done.stdout)
-    assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
-    assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stoker" not in line)  # commands are not broken
+    def check() -> None:
+        done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path)
+        assert done.returncode == 3, done.stderr
+        assert len(done.stderr.splitlines()) == 1  # quiet in a pipe
+        assert "more than 20 %" in done.stderr
+        assert "Preparing is the limit" in done.stdout
+        assert re.search(r"prep stall +\S+ +\d+%", done.stdout)
+        assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
+        assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stoker" not in line)  # commands are not broken
+
+    in_some_try(check)
 
 
 def test_a_part_that_is_cached(data: Path, tmp_path: Path) -> None:

@@ -152,8 +152,9 @@ def _doors(folder: Path, *, waits: bool) -> Iterator[Path]:
         check_alone(one)
     path = folder / "door"
     while True:
-        folder.mkdir(mode=0o700, exist_ok=True)
         try:
+            with contextlib.suppress(FileExistsError):  # not `exist_ok`, which looks again when it may be gone
+                folder.mkdir(mode=0o700)
             check_alone(folder)
             descriptor = open_lock(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
