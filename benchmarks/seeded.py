@@ -1,4 +1,4 @@
-"""With a seed: what does it cost, how do threads compare, and how soon does a resumed loader go on?"""
+"""With a seed: what does it cost, and how soon does a resumed loader go on?"""
 
 import random
 import time
@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 import harness
 import stoker
 from throughput import busy_rate
-from workloads import Jpegs, SmallSamples
+from workloads import SmallSamples
 
 
 class DrawingSamples(SmallSamples):
@@ -20,15 +20,6 @@ class DrawingSamples(SmallSamples):
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         torch.rand(1), np.random.rand(), random.random()
-        return super().__getitem__(index)
-
-
-class RngJpegs(Jpegs):
-    """Pictures cropped by the generator that they are given; the decoder releases the interpreter lock."""
-
-    def __getsample__(self, index: int, rng: np.random.Generator) -> tuple[Any, int]:
-        """The sample, cropped where `rng` says."""
-        random.seed(int(rng.integers(1 << 30)))
         return super().__getitem__(index)
 
 
@@ -50,15 +41,6 @@ def compare_with_torch(name: str, dataset: Any, count: int) -> None:
     loaders = {"torch": torch.utils.data.DataLoader(**options), "stoker": stoker.DataLoader(**options, seed=1)}
     rates = harness.alternate({key: partial(busy_rate, loader, []) for key, loader in loaders.items()}, count)
     harness.report(name, ratio=rates.ratio("stoker", "torch"), samples_per_s=rates.medians())
-
-
-def compare_threads(count: int) -> None:
-    options: dict[str, Any] = {"dataset": RngJpegs(2048), "batch_size": 64, "num_workers": 2, "seed": 1}
-    kinds = {kind: stoker.DataLoader(**options, workers=kind) for kind in ("processes", "threads")}
-    rates = harness.alternate({kind: partial(busy_rate, loader, []) for kind, loader in kinds.items()}, count)
-    harness.report(
-        "threads against processes, jpeg", ratio=rates.ratio("threads", "processes"), samples_per_s=rates.medians()
-    )
 
 
 def first_batch_s(samples: int, resume: bool) -> float:
@@ -87,7 +69,6 @@ def main() -> None:
     count = harness.rounds()
     compare_with_torch("seed, 3 KB samples that never draw", SmallSamples(), count)
     compare_with_torch("seed, 3 KB samples that draw from three generators", DrawingSamples(50_000), count)
-    compare_threads(count)
     for samples in (10**4, 10**5, 10**6, 10**7):
         contenders = {
             "from the start": partial(first_batch_s, samples, False),

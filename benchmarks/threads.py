@@ -1,6 +1,6 @@
 """Worker threads against worker processes: samples that are decoded in C, and samples that are prepared in Python.
 
-Meant for a Python without the interpreter lock; `gil` says whether there was one.
+The second is for a Python without the interpreter lock; `gil` says whether there was one.
 """
 
 import io
