@@ -1,5 +1,6 @@
 """`stoker analyze`: what it says of scripts whose rates are planted, and of scripts that cannot be analysed."""
 
+import argparse
 import contextlib
 import json
 import os
@@ -16,12 +17,15 @@ from typing import Any
 import pytest
 from tests.tries import HANG_S, in_some_try
 
+from stoker.cli import analyze as cli
 from stoker.decide.model import Share, predict
+from stoker.errors import CommandError
 from stoker.plan import Plan
 from stoker.profile import Profile
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "planted.py"
 ANALYZE = [sys.executable, "-m", "stoker", "analyze"]
+STRICT = SCRIPT.with_name("strict.py")
 DDP = Path(__file__).parents[2] / "examples" / "unmodified" / "ddp.py"
 
 
@@ -37,6 +41,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def analyze(words: list[Any], folder: Path, phase_s: float = 0.4, **options: Any) -> "subprocess.CompletedProcess[str]":
     words = [*ANALYZE, "--json", folder / "profile.json", "--time", phase_s, *words]
     return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=200, **options)
+
+
+def options_of(*words: str) -> argparse.Namespace:
+    *own, script = words
+    parser = argparse.ArgumentParser()
+    cli.add_options(parser)
+    options = parser.parse_args(own)
+    options.script = [script]
+    return options
 
 
 def profile_of(words: list[Any], data: Path, folder: Path, *options: Any, phase_s: float = 0.4) -> Profile:
@@ -118,8 +131,9 @@ def test_the_report_is_for_people_and_a_stall_above_what_is_allowed_for_programs
     def check() -> None:
         done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path)
         assert done.returncode == 3, done.stderr
-        assert len(done.stderr.splitlines()) == 1  # quiet in a pipe
-        assert "more than 20 %" in done.stderr
+        warning, word = done.stderr.splitlines()  # quiet in a pipe
+        assert "--scratch" in warning
+        assert "more than 20 %" in word
         assert "Preparing is the limit" in done.stdout
         assert re.search(r"prep stall +\S+ +\d+%", done.stdout)
         assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
@@ -142,8 +156,7 @@ def test_a_stream(data: Path, tmp_path: Path) -> None:
 
 WORDS = {
     "none": "the script iterated no DataLoader",
-    "in order": "none of the 1 loaders that the script iterated shuffles: pick one with --loader",
-    "short": "the script ended before the analysis did",
+    "empty": "the script ended before the analysis did",
 }
 
 
@@ -155,18 +168,107 @@ def test_scripts_that_cannot_be_analysed(kind: str, data: Path, tmp_path: Path) 
     assert not (tmp_path / "profile.json").exists()
 
 
-def test_a_loader_that_does_not_shuffle_can_be_picked(data: Path, tmp_path: Path) -> None:
-    done = analyze(["--loader", 1, SCRIPT, data, "--kind", "in order", "--prep", 0.002], tmp_path)
+def test_a_loader_that_does_not_shuffle_and_ends(data: Path, tmp_path: Path) -> None:
+    done = analyze([SCRIPT, data, "--kind", "in order", "--prep", 0.002], tmp_path)
     assert done.returncode == 0, done.stderr
+    assert Profile.load(tmp_path / "profile.json").dataset.samples == 400
+
+
+def test_a_loader_that_is_not_there(data: Path, tmp_path: Path) -> None:
+    done = analyze(["--loader", 3, SCRIPT, data, "--kind", "short"], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("asks for more loaders than the 1 that the script iterated")
+
+
+def test_a_script_that_ends_before_the_analysis_is_started_again(data: Path, tmp_path: Path) -> None:
+    done = analyze([SCRIPT, data, "--kind", "short", "--compute", 0.01], tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = [line for line in done.stderr.splitlines() if "started again" in line]
+    assert 1 <= len(again) <= 3
+    assert Profile.load(tmp_path / "profile.json").rates.gpu == pytest.approx(16 / 0.01, rel=0.4)
 
 
 def test_a_script_that_fails_by_itself(data: Path, tmp_path: Path) -> None:
     plain = subprocess.run([sys.executable, SCRIPT, data, "--kind", "failing"], capture_output=True, text=True)
     done = analyze([SCRIPT, data, "--kind", "failing", "--epochs", 1], tmp_path)
     assert done.returncode == plain.returncode == 1
-    *traceback, word = done.stderr.splitlines()
+    _, *traceback, word = done.stderr.splitlines()
     assert traceback == plain.stderr.splitlines()
     assert word == "stoker: nothing was measured: the script ended with code 1"
+
+
+@pytest.mark.parametrize("kind", ["batch sampler", "endless", "made anew", "in the middle", "no update"])
+def test_nothing_that_a_training_loop_can_see_changes(kind: str, tmp_path: Path) -> None:
+    """The script checks the number and contents of its batches; an iteration takes 20 ms, whatever comes in between."""
+
+    def check() -> None:
+        done = analyze([STRICT, "--kind", kind], tmp_path)
+        assert done.returncode == 0, done.stderr
+        profile = Profile.load(tmp_path / "profile.json")
+        assert profile.dataset.samples == 90  # not the validation's, which is larger, shuffles, and comes first
+        assert profile.batch_size == 8
+        assert 0.6 < profile.rates.gpu / (8 / 0.02) < 1.1
+
+    in_some_try(check)
+
+
+SLOW = """if True:
+    import time, torch
+    model, data = torch.nn.Linear(1, 1), torch.utils.data.TensorDataset(torch.zeros(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    while True:
+        for number, (x,) in enumerate(torch.utils.data.DataLoader(data, 4, shuffle=True)):
+            model(x).sum().backward()
+            optimizer.step()
+            if number == 6: time.sleep(3600)
+"""
+
+
+def test_a_script_that_stops_asking_is_stopped_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    for name, value in {"_LEAST_S": 6.0, "_GRACE_S": 4.0}.items():
+        monkeypatch.setattr(f"stoker.cli.analyze.{name}", value)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CommandError, match="nothing was measured"):
+        cli.run(options_of("--time", "0.2", str(tmp_path / "slow.py")))
+
+
+SCRATCHED = """if True:
+    import pathlib, runpy, sys
+    pathlib.Path("best.pt").write_text("worse")
+    pathlib.Path("new.txt").write_text("new")
+    pathlib.Path("old.txt").unlink()
+    sys.argv = [sys.argv[1], "--epochs", "1000"]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_scratch_leaves_the_users_files_alone(tmp_path: Path) -> None:
+    for name in ("best.pt", "old.txt"):
+        (tmp_path / name).write_text("good")
+    (tmp_path / "script.py").write_text(SCRATCHED)
+    out = tmp_path.parent / "out of scratch"
+    out.mkdir()
+    done = analyze(["--scratch", "script.py", STRICT], out, cwd=tmp_path)
+    if "--scratch cannot be had" in done.stderr and os.getuid():
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert {path.name: path.read_text() for path in tmp_path.glob("*.*t")} == {"best.pt": "good", "old.txt": "good"}
+    assert (out / "profile.json").exists()
+
+
+def test_scratch_is_refused_where_it_cannot_be_had(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can take a right away from itself")
+    (tmp_path / "script.py").write_text("open('written', 'w')")
+    without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    words = [*without, *ANALYZE, "--scratch", "script.py"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("stoker: --scratch cannot be had: a mount namespace of its own is not permitted")
+    assert not (tmp_path / "written").exists()
 
 
 def test_no_such_script(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def main() -> None:
     parser.add_argument("--forget", action="store_true")
     parser.add_argument("--epochs", type=int, default=1_000_000)
     parser.add_argument(
-        "--kind", choices=["shuffled", "in order", "stream", "none", "failing", "short", "ready"], default="shuffled"
+        "--kind",
+        choices=["shuffled", "in order", "stream", "none", "failing", "short", "ready", "empty"],
+        default="shuffled",
     )
     options = parser.parse_args()
     if options.kind == "none":
@@ -81,6 +83,9 @@ def main() -> None:
     loader: Any = DataLoader(dataset, options.batch, shuffle=shuffle, num_workers=options.workers, drop_last=True)
     if options.kind == "ready":  # the loop alone
         loader = [torch.zeros(options.batch, 64)] * 100
+    if options.kind == "empty":  # iterated, and left at once
+        iter(loader)
+        return
     for _ in range(3 if options.kind in ("short", "in order") else options.epochs):
         began, count = time.perf_counter(), 0
         for number, batch in enumerate(loader):

@@ -17,7 +17,8 @@ from stoker.errors import StokerError
 
 _COMMANDS = ("analyze", "cache", "checkpoint", "doctor", "metrics", "report", "run", "top", "whatif")
 _WITH_SCRIPT = ("analyze", "run")
-_FLAGS = ("-h", "--help", "--debug", "--version")
+_FLAGS = ("-h", "--help", "--debug", "--version", "--scratch")
+"""Options without a value."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,15 +1,18 @@
 """Measure where the time of a training script goes, and what would change it.
 
-SCRIPT is run unchanged, as by `stoker run`, until its first loader that shuffles is iterated. Then its own loop is given
-batches that are on the device already, cached ones and cold ones, in turn; in between workers and storage are measured by
-themselves. When all is known the script is ended. It takes a minute or two, and no root.
+SCRIPT is run unchanged, as by `stoker run`, until it makes its first update. Then its own loop is given batches that are
+on the device already, cached ones and cold ones, in turn; in between workers and storage are measured by themselves. When
+all is known the script is stopped. It takes a minute or two, at most three, and no root. A script that ends before that is
+started again for what is missing, at most three times.
+
+The script trains on distorted data meanwhile: what it writes (checkpoints, logs) means nothing. With --scratch it sees its
+directory as it is, and what it writes there is thrown away.
 
 Written are profile.json and plan.toml. Exit code 3: the loop waits for data more than --fail-above says.
 """
 
 import argparse
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -17,17 +20,27 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 from stoker.cache.shelf import Shelf
 from stoker.decide.planner import decide, render
 from stoker.errors import CommandError, ConfigError
-from stoker.profile import Profile, write_text
+from stoker.profile import write_text
 from stoker.report.html import charts_library, html_report
 from stoker.report.text import text_report
+from stoker.run import scratch
+from stoker.run.measured import Measured
+from stoker.run.profiling import profile_of
+from stoker.run.scratch import folders_of, place_for
 from stoker.run.script import command, environment
 
 STALLED = 3
+_RESTARTS = 3
+_LIMIT, _LEAST_S, _GRACE_S = 24, 60.0, 15.0
+"""An analysis may take so many times the time of a phase, and at least so long, from the first batch on."""
+_LOOK_S = 0.25
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -49,7 +62,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how much of the data is cached in the cold phase (0 to 1)",
     )
     parser.add_argument(
-        "--loader", metavar="K", type=int, help="the K-th loader that is iterated, instead of the first that shuffles"
+        "--loader",
+        metavar="K",
+        type=int,
+        help="the K-th loader that the script iterates, instead of the one whose batches precede updates",
+    )
+    parser.add_argument(
+        "--scratch",
+        action="store_true",
+        help="run the script over an overlay of its directory: what it writes there is thrown away",
     )
     parser.add_argument(
         "--fail-above", metavar="PCT", type=float, help="exit code 3 if the loop waits longer for data (per cent)"
@@ -73,20 +94,30 @@ def run(options: argparse.Namespace) -> int:
     plan = Path(options.plan) if options.plan else target.with_name("plan.toml")
     for path in (target, plan, *filter(None, [options.html])):
         _check_place(Path(path))
-    with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
-        made = Path(folder) / "profile.json"
+    script = shlex.join(options.script)
+    folders = folders_of(options.script, Path.cwd()) if options.scratch else []
+    words = command(options.script)
+    with tempfile.TemporaryDirectory(prefix="stoker-", dir=place_for(folders, tempfile.gettempdir())) as folder:
+        if options.scratch:
+            scratch.check(folder, folders)
+            words = scratch.command(folder, folders, words)
+        else:
+            print(
+                f"stoker: while it is analysed, {script} trains on distorted data: do not use what it writes meanwhile "
+                "(--scratch throws that away)",
+                file=sys.stderr,
+            )
         settings = {
-            "profile": str(made),
-            "script": shlex.join(options.script),
+            "measured": str(Path(folder) / "measured.json"),
             "iterations": options.iterations,
             "cached": options.cache,
             "loader": options.loader,
             "phase_s": options.time,
         }
-        code = _run_script(options.script, {"analyze": settings})
-        if not made.exists():
-            return _explain(code, made)
-        profile = Profile.load(made)
+        code, found = _measure(words, settings)
+        if found is None or not found.is_enough:
+            return _explain(code, found, options.loader)
+    profile = profile_of(found, script)
     profile.save(target)
     decision = decide(profile)
     write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
@@ -115,9 +146,35 @@ def _check_place(path: Path) -> None:
         raise CommandError(f"{path} cannot be written: {path.parent} is not a directory that this user may write to")
 
 
-def _run_script(script: list[str], settings: dict[str, object]) -> int:
-    """Run it to its end, which Ctrl-C brings about in both processes; other signals that end are passed on to it."""
-    words = command(script)
+def _measure(words: list[str], settings: dict[str, Any]) -> tuple[int, Measured | None]:
+    """Run the script, and again if it ends before everything is measured. Its last exit code, and what was found."""
+    limit_s = max(_LEAST_S, _LIMIT * settings["phase_s"])
+    deadline = time.monotonic() + limit_s + _GRACE_S  # counted anew when the script first iterates a loader
+    for start in range(1 + _RESTARTS):
+        left_s = max(_LEAST_S / 2, deadline - _GRACE_S - time.monotonic()) if start else limit_s
+        code, began = _run_script(words, {"analyze": {**settings, "limit_s": left_s}}, left_s + _GRACE_S)
+        found = Measured.load(settings["measured"])
+        if code or found is None or found.is_complete or found.word or not found.loaders:
+            break
+        deadline = (began or time.monotonic()) + limit_s + _GRACE_S if not start else deadline
+        if start == _RESTARTS or time.monotonic() > deadline - _GRACE_S:
+            found.note(f"the script ended before all was measured, although it was started {start + 1} times")
+            break
+        known = ", ".join(found.parts) or "nothing yet"
+        print(
+            f"stoker: the script ended before all was measured (so far: {known}); it is started again, "
+            f"{start + 1} of at most {_RESTARTS} times",
+            file=sys.stderr,
+        )
+    return code, found
+
+
+def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> tuple[int, float | None]:
+    """Run it to its end, or until its time is over; its exit code, and when it first iterated a loader.
+
+    Ctrl-C ends both processes; other signals that end are passed on. A script whose time is over has written what was
+    found until then, and counts as one that ended by itself.
+    """
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_PASSED_ON)}
     try:
         process = subprocess.Popen(
@@ -128,7 +185,7 @@ def _run_script(script: list[str], settings: dict[str, object]) -> int:
         for number in _PASSED_ON:
             if before[number] is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: process.send_signal(number))
-        return process.wait()
+        return _wait(process, Path(settings["analyze"]["measured"]), limit_s)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -136,11 +193,45 @@ def _run_script(script: list[str], settings: dict[str, object]) -> int:
             Shelf().caches()  # which removes what a script that was killed has left
 
 
-def _explain(code: int, made: Path) -> int:
-    """The script ended by itself: its own exit code and words, and one line of ours."""
-    failed = Path(f"{made}.failed")
+def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tuple[int, float | None]:
+    began: float | None = None
+    earlier = found.began if (found := Measured.load(place)) is not None else 0.0
+    while True:
+        try:
+            return process.wait(_LOOK_S), began
+        except subprocess.TimeoutExpired:
+            if began is None and (found := Measured.load(place)) is not None and found.began != earlier:
+                began = time.monotonic()
+            if began is not None and time.monotonic() - began > limit_s:
+                break
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    found = Measured.load(place)
+    assert found is not None
+    found.is_complete = True
+    found.note(f"the script was stopped after {limit_s:.0f} s of analysis, before all was measured")
+    found.save(place)
+    return 0, began
+
+
+def _explain(code: int, found: Measured | None, wanted: int | None) -> int:
+    """No profile can be made: the script's own exit code and words, or one line of ours."""
     if code:
         print(f"stoker: nothing was measured: the script ended with code {code}", file=sys.stderr)
         return code if code > 0 else 128 - code
-    word = json.loads(failed.read_text())["word"] if failed.exists() else "the script never imported torch"
+    if found is None:
+        word = "the script never imported torch"
+    elif found.word:
+        word = found.word
+    elif not found.loaders:
+        word = "the script iterated no DataLoader"
+    elif wanted is not None and wanted > found.loaders:
+        word = f"--loader {wanted} asks for more loaders than the {found.loaders} that the script iterated"
+    else:
+        done = ", ".join(found.parts) or "nothing"
+        word = f"the script ended before the analysis did; measured were: {done}. Give it more iterations to run"
     raise CommandError(f"nothing was measured: {word}")

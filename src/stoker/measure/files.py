@@ -3,16 +3,20 @@
 The kernel drops its copy of a file when told that it is not needed (`posix_fadvise`), unless somebody else holds it.
 Whether it did, `cachestat` tells of files that are ours. Of others it is asked with a read that may not wait
 (`RWF_NOWAIT`), one for each file: such a read sends for what is missing, and a second one might find it. `mincore` claims
-that all is there.
+that all is there; only in an overlay, where the others find nothing, it is asked.
 """
 
 import contextlib
 import ctypes
+import mmap
 import os
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from stoker.memory import file_system
 
 _CACHESTAT = 451  # the same on every architecture, since Linux 6.5
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -39,10 +43,12 @@ def warm(paths: Iterable[str]) -> int:
 def resident(paths: Sequence[str]) -> float:
     """The part of some files that is in memory."""
     parts: list[float] = []
+    # The pages of a file in an overlay belong to the file below, and `cachestat` finds none.
+    is_layered = bool(paths) and file_system(Path(paths[0])) == "overlay"
 
     def ask(descriptor: int) -> None:
         if size := os.fstat(descriptor).st_size:
-            pages = _pages_in_memory(descriptor)
+            pages = _pages_below(descriptor, size) if is_layered else _pages_in_memory(descriptor)
             parts.append(_probe(descriptor, size) if pages is None else min(1.0, pages * _PAGE / size))
 
     for path in paths:
@@ -59,6 +65,7 @@ class _Pages(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None)
+_libc.mmap.restype = ctypes.c_void_p
 
 
 def _pages_in_memory(descriptor: int) -> int | None:
@@ -66,6 +73,19 @@ def _pages_in_memory(descriptor: int) -> int | None:
     pages = _Pages()
     failed = _libc.syscall(_CACHESTAT, descriptor, ctypes.byref(_Range(0, 0)), ctypes.byref(pages), 0)
     return None if failed else pages.cached
+
+
+def _pages_below(descriptor: int, size: int) -> int | None:
+    """The same of a file in an overlay, whose pages belong to the file below."""
+    mapped = _libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0))
+    address = ctypes.c_void_p(mapped)
+    if address.value == ctypes.c_void_p(-1).value:
+        return None
+    flags = (ctypes.c_ubyte * -(-size // _PAGE))()
+    try:
+        return None if _libc.mincore(address, ctypes.c_size_t(size), flags) else sum(flag & 1 for flag in flags)
+    finally:
+        _libc.munmap(address, ctypes.c_size_t(size))
 
 
 def _probe(descriptor: int, size: int) -> float:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 FEWEST = 4
+_FEW = 0.1
+"""Fewer pieces than that are never surer, however alike they are."""
 SAVED_S = 0.15
 """What a store with a quota saved up while nobody read is spent after so long."""
 # Student's t for 95 %, by degrees of freedom; 1.96 beyond.
@@ -30,30 +32,34 @@ _T = {
 
 @dataclass(slots=True)
 class Series:
-    """Times of equal amounts of work."""
+    """Times of pieces of work, with how much was done in each."""
 
-    amount: float = 0.0
+    amounts: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
 
     def add(self, amount: float, seconds: float) -> None:
-        """One more; all have the same amount."""
-        self.amount = amount
+        """One more piece."""
+        self.amounts.append(amount)
         self.times.append(seconds)
 
     @property
     def rate(self) -> float:
         """Work per second, over all of them."""
-        return self.amount * len(self.times) / sum(self.times) if self.times else 0.0
+        return sum(self.amounts) / sum(self.times) if self.times else 0.0
 
     @property
     def width(self) -> float:
-        """The relative half-width of a 95 % interval; 1 if there are too few to tell."""
-        times = self.times
-        if len(times) < FEWEST:
+        """The relative half-width of a 95 % interval of the rate; 1 of a single piece, and never more."""
+        count = len(self.times)
+        if count < 2:
             return 1.0
-        mean = statistics.fmean(times)
-        t = _T.get(len(times) - 1) or next((value for freedom, value in _T.items() if freedom >= len(times) - 1), 1.96)
-        return t * statistics.stdev(times) / math.sqrt(len(times)) / mean if mean > 0 else 0.0
+        units = [seconds / amount for amount, seconds in zip(self.amounts, self.times, strict=True)]
+        mean = statistics.fmean(units)
+        if mean <= 0:
+            return 0.0
+        t = _T.get(count - 1) or next((value for freedom, value in _T.items() if freedom >= count - 1), 1.96)
+        width = t * statistics.stdev(units) / math.sqrt(count) / mean
+        return min(1.0, width if count >= FEWEST else max(_FEW, width))
 
 
 def stretches(ends: Sequence[float], least_s: float) -> list[float]:

@@ -1,28 +1,34 @@
-"""An analysis of a script: its training loader is found, the phases run in its loop, and the profile is written.
+"""An analysis inside the script: every loader is watched, and the training loader's place is taken once it is known.
 
-The script is ended when all is measured. One that ends by itself before leaves word of how far it came.
+Until then every loader gives its own batches. From then on the training loop gets those of `Measurement`, in the middle of
+its epoch, and nothing that it can see changes: an epoch has as many batches as before, and ends. Other loaders go on
+giving their own. When all is measured the script is stopped; its exit handlers do not run.
+
+What was found is written for the command that started the script after every step, and when the script ends by itself.
 """
 
 import atexit
-import json
+import math
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import stoker
-from stoker.decide.model import Share, predict, seen_together
-from stoker.decide.whatif import advise
-from stoker.measure.host import memory_bytes, usable_cores
-from stoker.measure.series import Series
-from stoker.memory import headroom_bytes
-from stoker.profile import Confidence, Dataset, Host, Profile, Rates, Speed, Stalls, write_text
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from stoker.errors import StokerError
+from stoker.run.choice import Choice
 from stoker.run.measured import Measured
-from stoker.run.phases import Phases
-from stoker.run.subject import shuffles
+from stoker.run.measuring import Measurement
+from stoker.run.replay import Kept
+from stoker.run.subject import close_iterator, shuffles
 from stoker.torch.loader import DataLoader
+
+_WITHOUT_LOADER = 100
+_WITHOUT_LOADER_S = 20.0
+"""A script that makes so many updates in so long a time, and has iterated no loader, does not train with one."""
 
 
 class Analysis:
@@ -30,154 +36,221 @@ class Analysis:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
-        self._seen: list[Any] = []
-        self._phases: Phases | None = None
-        self._loader: Any = None
         self._owner = os.getpid()
-        DataLoader.wrap_iterator = self._iterate
+        self._place = settings["measured"]
+        self._found = Measured.load(self._place) or Measured(cached_part=settings["cached"])
+        if not os.path.exists(self._place):
+            self._found.save(self._place)  # torch was imported: that much is known
+        self._loaders: list[Any] = []
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        self._choice = Choice(settings["loader"] or self._found.loader or None, by_time=ranks == 1)
+        self._measurement: Measurement | None = None
+        self._training: list[Any] = []
+        """The training loader, and those that the script made later for the same."""
+        self._began = 0.0
+        self._updates, self._first_update = 0, 0.0
+        self._last: Watched | None = None
+        DataLoader.wrap_iterator = self._watch
+        register_optimizer_step_post_hook(self._on_update)
         atexit.register(self._ended_early)
 
-    def _iterate(self, loader: Any, iterate: Callable[[], Any]) -> Any:
+    # ---- events
+
+    def _watch(self, loader: Any, iterate: Callable[[], Any]) -> Any:
         if os.getpid() != self._owner:
             return iterate()
-        if self._phases is None and self._is_meant(loader):
-            self._loader = loader
-            self._phases = Phases(
-                loader,
-                iterations=self._settings["iterations"],
-                cached_part=self._settings["cached"],
-                phase_s=self._settings["phase_s"],
-                tell=self._tell,
-            )
-        if self._phases is None or loader is not self._loader:
-            return iterate()
-        return _Given(self._phases.consumer(), self._finish)
+        if not self._loaders:
+            self._began, self._found.began = time.perf_counter(), time.time()
+            self._save()  # the command counts the time from here on
+        number = self._number(loader)
+        self._choice.used(number, shuffles=shuffles(loader), length=_length(loader) or math.inf)
+        if self._measurement is None and self._choice.chosen == number:
+            self._take_over(loader)
+        if self._measurement is not None and not self._is_training(loader):
+            self._measurement.other()
+            if any(_is_remade(loader, known) for known in self._training):
+                self._training.append(loader)
+        return Watched(self, loader, None if self._is_training(loader) else iterate())
 
-    def _is_meant(self, loader: Any) -> bool:
-        if not any(one is loader for one in self._seen):
-            self._seen.append(loader)
-        wanted = self._settings["loader"]
-        return len(self._seen) == wanted if wanted else shuffles(loader)
+    def _number(self, loader: Any) -> int:
+        for number, known in enumerate(self._loaders):
+            if known is loader:
+                return number
+        self._loaders.append(loader)
+        self._found.loaders = max(self._found.loaders, len(self._loaders))
+        return len(self._loaders) - 1
+
+    def next_of(self, watched: "Watched") -> Any:
+        """The batch that the script gets of a loader."""
+        if os.getpid() != self._owner:
+            return next(watched.own)
+        if self._is_training(watched.loader):
+            return self._measured_batch(watched)
+        if self._measurement is not None:
+            self._measurement.other()
+        batch = next(watched.own)
+        self._last, watched.last = watched, batch
+        learns = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        self._choice.given(self._number(watched.loader), time.perf_counter(), learns=learns)
+        self._look_at_choice()
+        return batch
+
+    def _measured_batch(self, watched: "Watched") -> Any:
+        measurement = self._measurement
+        assert measurement is not None
+        watched.release()
+        if watched.given == watched.ends_after:
+            measurement.epoch_ended()
+            raise StopIteration
+        if watched.epoch and watched.given % watched.epoch == 0 and watched.given:
+            measurement.other()  # an endless iterator, whose epochs the script counts
+        try:
+            batch = measurement.next_batch()
+        except StopIteration:
+            self._found.is_complete = True
+            self._stop()
+        except StokerError as error:
+            self._give_up(str(error))
+        return batch
+
+    def _on_update(self, *_: Any) -> None:
+        if os.getpid() != self._owner:
+            return
+        self._updates += 1
+        self._first_update = self._first_update or time.perf_counter()
+        if self._measurement is not None:
+            self._measurement.updated()
+            self._adopt()
+            return
+        self._choice.updated()
+        self._look_at_choice()
+        passed_s = time.perf_counter() - self._first_update
+        if not self._loaders and self._updates >= _WITHOUT_LOADER and passed_s >= _WITHOUT_LOADER_S:
+            self._give_up("the script makes updates, and has iterated no DataLoader")
+
+    # ---- the training loader
+
+    def _look_at_choice(self) -> None:
+        if self._measurement is None and self._choice.chosen is not None:
+            self._take_over(self._loaders[self._choice.chosen])
+
+    def _take_over(self, loader: Any) -> None:
+        self._training.append(loader)
+        self._found.loader = self._number(loader) + 1
+        limit_s = self._settings["limit_s"]
+        self._measurement = Measurement(
+            loader,
+            self._found,
+            iterations=self._settings["iterations"],
+            phase_s=self._settings["phase_s"],
+            deadline=self._began + limit_s,
+            tell=self._tell,
+            saved=self._save,
+        )
+
+    def _is_training(self, loader: Any) -> bool:
+        return any(known is loader for known in self._training)
+
+    def _adopt(self) -> None:
+        """An update after another loader's batch: one that gives the same kind of batches trains, too."""
+        last, measurement = self._last, self._measurement
+        self._last = None
+        if last is None or measurement is None or not measurement.kept or self._is_training(last.loader):
+            return
+        is_alike = Kept(last.last).kinds == measurement.kept[0].kinds
+        if is_alike and last.loader.batch_size == measurement.subject.loader.batch_size:
+            self._training.append(last.loader)
+
+    # ---- telling
+
+    @property
+    def _reports(self) -> bool:
+        return self._measurement is None or self._measurement.is_first_rank
 
     def _tell(self, what: str, left_s: float) -> None:
-        if sys.stderr.isatty() and (self._phases is None or self._phases.is_first_rank):
+        if sys.stderr.isatty() and self._reports:
             print(f"\r\x1b[Kstoker: {what}; about {left_s:.0f} s left", end="", file=sys.stderr, flush=True)
 
-    def _finish(self) -> None:
-        """All is measured: write it, and end the script without its last words."""
-        assert self._phases is not None
-        self._phases.subject.close()  # the process ends without finalizers
-        if self._phases.is_first_rank:
-            if sys.stderr.isatty():
-                print("\r\x1b[K", end="", file=sys.stderr)
-            profile = profile_of(self._phases, self._settings["script"])
-            profile.save(self._settings["profile"])
+    def _save(self) -> None:
+        if self._reports:
+            self._found.save(self._place)
+
+    def _stop(self) -> None:
+        """Write what is known, and stop the script."""
+        if self._measurement is not None:
+            self._measurement.subject.close()  # the process ends without finalizers
+        self._save()
+        if sys.stderr.isatty() and self._reports:
+            print("\r\x1b[K", end="", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
+    def _give_up(self, word: str) -> None:
+        self._found.word = word
+        self._stop()
+
     def _ended_early(self) -> None:
-        if os.getpid() != self._owner or (self._phases is not None and not self._phases.is_first_rank):
+        if os.getpid() != self._owner or not self._loaders:
             return
-        if self._phases is not None:
-            found = self._phases.found
-            parts = {
-                "the loop": found.gpu.times,
-                "preparing": found.prep,
-                "storage": found.storage,
-                "the cold loop": found.cold.times,
-            }
-            done = ", ".join(name for name, times in parts.items() if times) or "nothing"
-            word = f"the script ended before the analysis did; measured were: {done}. Give it more iterations to run."
-        elif self._seen:
-            word = f"none of the {len(self._seen)} loaders that the script iterated shuffles: pick one with --loader"
-        else:
-            word = "the script iterated no DataLoader"
-        outcome = Path(self._settings["profile"] + ".failed")
-        write_text(outcome, json.dumps({"word": word}))
+        guess = self._choice.best_guess()
+        if guess is not None and self._measurement is None:
+            self._found.loader = guess + 1  # the next start begins at once
+        if self._measurement is not None:
+            self._measurement.script_ended()
+        self._save()
 
 
-class _Given:
-    """An iterator over what the phases give, as long as the loop asks."""
+class Watched:
+    """What the script iterates: a loader's own batches, until an analysis takes over. It ends where the loader would."""
 
-    def __init__(self, steps: Any, finish: Callable[[], None]) -> None:
-        self._steps = steps
-        self._finish = finish
+    def __init__(self, analysis: Analysis, loader: Any, own: Any) -> None:
+        self._analysis = analysis
+        self.loader = loader
+        self.own = own
+        self.last: Any = None
+        """The last batch of the loader itself."""
+        self.given = 0
+        streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+        self.ends_after = _length(loader if streams else loader._index_sampler)
+        """None of an endless sampler, whose loader may still have a length: the script counts its epochs then."""
+        self.epoch = _length(loader) if self.ends_after is None else None
 
-    def __iter__(self) -> "_Given":
+    def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        try:
-            return next(self._steps)
-        except StopIteration:
-            self._finish()
-            raise
+        batch = self._analysis.next_of(self)
+        self.given += 1
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.loader if self.own is None else self.own)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("own", "loader"):
+            raise AttributeError(name)
+        return getattr(self.loader if self.own is None else self.own, name)
+
+    def release(self) -> None:
+        """The loader's own batches are not needed any more."""
+        if self.own is not None:
+            close_iterator(self.own)
+            self.own = self.last = None
 
 
-def profile_of(phases: Phases, script: str) -> Profile:
-    """All that was measured, and what follows from it."""
-    found, subject = phases.found, phases.subject
-    workers = subject.workers
-    prep = found.prep.get(workers) or (found.prep[max(found.prep)] if found.prep else Series())
-    storage = found.storage.get(max(1, workers), Series())
-    rates = Rates(
-        gpu=found.gpu.rate,
-        prep=prep.rate,
-        storage=storage.rate,
-        cache=found.cache,
-        prep_by_workers={count: series.rate for count, series in found.prep.items()},
-        prep_by_threads={count: series.rate for count, series in found.prep_threads.items()},
-        storage_by_readers={count: series.rate for count, series in found.storage.items()},
-        storage_rested=found.storage_rested,
-        workers=workers,
-        cores=usable_cores() / phases.world,
-        batch=found.batch,
-        prep_busy=found.prep_busy,
-        loop_cores=min(found.loop_cores, usable_cores()),
-        handover=_handover(found),
-        spread=found.spread,
+def _length(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _is_remade(loader: Any, training: Any) -> bool:
+    """Whether a loader does the same as one before, which the script may have made anew for another epoch."""
+    return (
+        loader.dataset is training.dataset
+        and loader.batch_size == training.batch_size
+        and shuffles(loader) == shuffles(training)
+        and loader.num_workers == training.num_workers
     )
-    share = Share(cached=found.cached_part, threads=subject.loader.workers == "threads")
-    rates = seen_together(rates, share, found.cached.rate)
-    confidence = Confidence(
-        found.gpu.width, prep.width, storage.width if storage.times else 0.0, 0.05 if found.cache else 0.0
-    )
-    synthetic, cached = found.gpu.rate, found.cached.rate or found.cold.rate
-    cold = found.cold.rate or cached
-    profile = Profile(
-        stoker=stoker.__version__,
-        host=Host(usable_cores(), memory_bytes(), found.device, max(0, headroom_bytes())),
-        dataset=Dataset(found.samples, found.bytes, found.bytes_known),
-        batch_size=max(1, found.batch),
-        workers=workers,
-        rates=rates,
-        speed=Speed(synthetic, cached, cold),
-        stalls=_stalls(synthetic, cached, cold),
-        limit=predict(rates, share).limit,
-        confidence=confidence,
-        workers_kind=subject.loader.workers if workers else "processes",
-        prefetch=max(1, subject.prefetch),
-        world=phases.world,
-        cached=found.cached_part if found.cold.times else 0.0,
-        script=script,
-        notes=tuple(found.notes),
-    )
-    return replace(profile, advice=advise(profile))
-
-
-def _handover(found: Measured) -> float:
-    if not found.host.times or not found.gpu.times:
-        return 0.0
-    extra_s = 1 / found.host.rate - 1 / found.gpu.rate
-    return 1 / extra_s if extra_s > 0 else 0.0
-
-
-def _stalls(synthetic: float, cached: float, cold: float) -> Stalls:
-    """Differences of the times of a sample in the three loops, as parts of the slowest."""
-    if not cold or not synthetic:
-        return Stalls(0.0, 0.0)
-    synthetic_s = 1 / synthetic
-    cached_s = max(synthetic_s, 1 / cached)
-    cold_s = max(cached_s, 1 / cold)
-    return Stalls((cached_s - synthetic_s) / cold_s, (cold_s - cached_s) / cold_s)

@@ -1,17 +1,43 @@
-"""What the phases of an analysis find, and the ranks that find it together."""
+"""What an analysis has found so far, as a document between the script's process and the command that started it.
 
-from dataclasses import dataclass, field
+The script's process writes it after every step. So nothing is lost when the script ends before the analysis does, or has
+to be ended; and the next start goes on with what is missing.
+"""
 
-import torch
-import torch.distributed
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
 
 from stoker.measure.series import Series
+from stoker.profile import write_text
 
 
 @dataclass
 class Measured:
     """Everything that the phases found. What is missing was not measured."""
 
+    done: list[str] = field(default_factory=list)
+    """The phases that need not be repeated."""
+    is_complete: bool = False
+    began: float = 0.0
+    """When the script first iterated a loader, by the clock on the wall; 0 if it has not."""
+    loaders: int = 0
+    """How many loaders it iterated."""
+    loader: int = 0
+    """The number of the training loader, in the order in which the script first iterates them; 0 is unknown."""
+    word: str = ""
+    """Why there is nothing more, if the script is to be ended without it."""
+    workers: int = 0
+    prefetch: int = 2
+    threads: bool = False
+    world: int = 1
+    fixed: list[str] = field(default_factory=list)
+    """What the script says explicitly of its loader; a plan cannot change it."""
+    cores: float = 1.0
+    memory_bytes: int = 0
+    room_bytes: int = 0
     batch: int = 0
     gpu: Series = field(default_factory=Series)
     host: Series = field(default_factory=Series)
@@ -32,20 +58,45 @@ class Measured:
     device: str = "cpu"
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def is_enough(self) -> bool:
+        """Whether a profile can be made of it: how fast the loop is, and how fast samples are prepared."""
+        return bool(self.gpu.times) and any(series.times for series in self.prep.values())
 
-class Ranks:
-    """The ranks of the script, as far as an analysis needs them."""
+    @property
+    def parts(self) -> list[str]:
+        """What was measured, in words."""
+        parts = {
+            "the loop": self.gpu.times,
+            "preparing": self.prep,
+            "cached samples in the loop": self.cached.times,
+            "storage": self.storage,
+            "cold samples in the loop": self.cold.times,
+        }
+        return [name for name, times in parts.items() if times]
 
-    def __init__(self) -> None:
-        together = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.world = torch.distributed.get_world_size() if together else 1
-        self.rank = torch.distributed.get_rank() if together else 0
-        self._group = torch.distributed.new_group(backend="gloo") if self.world > 1 else None
+    def note(self, words: str) -> None:
+        """Something to tell the user, once."""
+        if words not in self.notes:
+            self.notes.append(words)
 
-    def largest(self, value: float) -> float:
-        """The largest of all ranks; all must ask."""
-        if self.world == 1:
-            return value
-        tensor = torch.tensor([value], dtype=torch.float64)
-        torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, group=self._group)
-        return float(tensor[0])
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it, whole or not at all."""
+        write_text(path, json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self | None:
+        """Read it; None if there is nothing."""
+        try:
+            document = json.loads(Path(path).read_text())
+        except FileNotFoundError:
+            return None
+        return cls(**{item.name: _restored(item.type, document[item.name]) for item in fields(cls)})
+
+
+def _restored(kind: Any, value: Any) -> Any:
+    if kind is Series:
+        return Series(**value)
+    if kind == dict[int, Series]:
+        return {int(count): Series(**series) for count, series in value.items()}
+    return value

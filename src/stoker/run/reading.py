@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from stoker.measure import files
 from stoker.measure.series import FEWEST, Series, stretches
-from stoker.run.measured import Measured, Ranks
+from stoker.run.measured import Measured
+from stoker.run.ranks import Ranks
 from stoker.run.subject import Ids, Subject
 
 _ENOUGH = 0.02

@@ -14,6 +14,7 @@ import torch.utils.data
 from stoker.cache import intercept
 from stoker.cache.cached import Cache
 from stoker.cache.intercept import FileReads
+from stoker.errors import CommandError
 from stoker.measure import files
 from stoker.plan import Plan
 from stoker.source.files import Files
@@ -24,6 +25,9 @@ from stoker.torch.seeding import draws_from_globals, takes_rng
 _PROBES = 8
 _RECORDING_S = 10.0
 _FILLING = 16
+_INNER = ("batch_sampler", "sampler", "base_sampler")
+"""Where samplers keep the one that they are put round."""
+_NESTED = 8
 
 Ids = list[int]
 
@@ -40,23 +44,39 @@ class Subject:
         self._indices = None if self.is_stream else _cycle(loader._index_sampler)
         self._storage: _Storage | None = None
         self._draws: bool | None = None
+        self._first: Any = None
         self._cached_dataset: Any = None
         self._cache: Cache | None = None
+
+    @property
+    def length(self) -> int:
+        """How many samples the dataset has; 0 where it does not say."""
+        try:
+            return len(self.dataset)
+        except TypeError:
+            return 0
 
     def batches(self, count: int) -> list[Any]:
         """The next batches of the loader's own sampler, epoch after epoch: lists of indices, or single ones."""
         assert self._indices is not None
-        return list(itertools.islice(self._indices, count))
+        found = list(itertools.islice(self._indices, count))
+        if not found:
+            raise CommandError("the training loader gives no batches")
+        self._first = self.samples(found[0])[0]
+        return found
 
     def samples(self, batch: Any) -> Ids:
-        """The indices in a batch."""
-        return list(batch) if self.loader._auto_collation else [batch]
+        """The indices in a batch; a sampler may also give whole batches to a loader that does not collate."""
+        return list(batch) if self.loader._auto_collation or isinstance(batch, list | tuple) else [batch]
 
     @property
     def storage(self) -> "_Storage":
         """What samples are read from."""
         if self._storage is None:
-            self._storage = _storage_of(self.dataset)
+            if not self.length or not isinstance(self._first, int):
+                self._storage = _Storage("the samples of the dataset are not numbered")
+            else:
+                self._storage = _storage_of(self.dataset)
         return self._storage
 
     def over(self, batches: Iterable[Any], workers: int, kind: str | None = None, *, cached: bool = False) -> Any:
@@ -105,16 +125,29 @@ class Subject:
     def can_use_threads(self) -> bool:
         """Whether threads would give the same results: nothing is drawn from generators that all threads share."""
         if self._draws is None:
-            self._draws = not takes_rng(self.dataset) and draws_from_globals(lambda: self.dataset[0])
+            self._draws = not takes_rng(self.dataset) and draws_from_globals(lambda: self.dataset[self._first])
         return not self._draws
 
 
 def shuffles(loader: Any) -> bool:
-    """Whether a loader gives its samples in random order, as one does to train."""
-    sampler = getattr(loader, "sampler", None)
-    if isinstance(sampler, torch.utils.data.SequentialSampler):
+    """Whether a loader gives its samples in random order, as one does to train; whatever samplers are put round others."""
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return False
-    return bool(getattr(sampler, "shuffle", True)) and not isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    sampler, seen = loader._index_sampler, 0
+    while seen < _NESTED:
+        if bool(getattr(sampler, "shuffle", False)):
+            return True
+        inner = next((found for name in _INNER if (found := getattr(sampler, name, None)) is not None), None)
+        if inner is None:
+            break
+        sampler, seen = inner, seen + 1
+    return not isinstance(sampler, torch.utils.data.SequentialSampler | range | list) and getattr(sampler, "shuffle", True)
+
+
+def close_iterator(iterator: Any) -> None:
+    """End the workers of an iterator that has some."""
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
 
 
 def _cycle(sampler: Any) -> Iterator[Any]:
@@ -143,6 +176,11 @@ class _Storage:
         """Whether the kernel keeps copies, which can be dropped."""
         return False
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether the files of all samples are known without making any."""
+        return False
+
     def readers(self, ids: Ids) -> list[Callable[[], object]]:
         """What reads each sample, and does nothing else."""
         source = self.source
@@ -164,6 +202,10 @@ class _InFiles(_Storage):
     @property
     def is_files(self) -> bool:
         return True
+
+    @property
+    def is_listed(self) -> bool:
+        return not isinstance(self._find, _Recorded)
 
     def readers(self, ids: Ids) -> list[Callable[[], object]]:
         return [files.reader_of(paths) for paths in self.paths(ids)]

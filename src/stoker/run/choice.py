@@ -1,0 +1,72 @@
+"""Which of a script's loaders it trains with. Pure: events bring their time, loaders are numbers in the order of first use.
+
+The one whose batches precede an optimizer's step. A script that makes no such step for a while (its own updates, or none)
+is taken to train with a loader that shuffles; else, after a longer while, with the largest of those it has used. A loader
+that is read while gradients are switched off validates.
+"""
+
+from dataclasses import dataclass
+
+SHUFFLED_BATCHES, SHUFFLED_S = 16, 20.0
+OTHER_BATCHES, OTHER_S = 48, 30.0
+VALIDATING_S = 60.0
+
+
+@dataclass(slots=True)
+class _Loader:
+    shuffles: bool
+    length: float
+    first_at: float = -1.0
+    batches: int = 0
+    learns: bool = False
+
+
+class Choice:
+    """Follows loaders and updates until it is clear. `by_time=False` counts batches alone, as ranks do that must agree."""
+
+    def __init__(self, wanted: int | None = None, *, by_time: bool = True) -> None:
+        self.chosen: int | None = None
+        self._wanted = wanted
+        self._by_time = by_time
+        self._loaders: list[_Loader] = []
+        self._last: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._loaders)
+
+    def used(self, loader: int, *, shuffles: bool, length: float) -> None:
+        """A loader is iterated."""
+        if loader == len(self._loaders):
+            self._loaders.append(_Loader(shuffles, length))
+        if self._wanted == loader + 1:
+            self.chosen = loader
+
+    def given(self, loader: int, now: float, *, learns: bool) -> None:
+        """A loader gave a batch, with gradients switched on (`learns`) or off."""
+        self._last, known = loader, self._loaders[loader]
+        if known.first_at < 0:
+            known.first_at = now
+        known.batches += 1
+        known.learns = known.learns or learns
+        if self._wanted is None and self.chosen is None and self._is_clear(loader, known, now):
+            self.chosen = loader
+
+    def updated(self) -> None:
+        """An optimizer made a step."""
+        if self._wanted is None and self.chosen is None:
+            self.chosen = self._last
+
+    def best_guess(self) -> int | None:
+        """The chosen one, or what would be if nothing more came."""
+        if self.chosen is not None or self._wanted is not None or not self._loaders:
+            return self.chosen
+        order = range(len(self._loaders))
+        return max(order, key=lambda n: (self._loaders[n].learns, self._loaders[n].shuffles, self._loaders[n].length, -n))
+
+    def _is_clear(self, loader: int, known: _Loader, now: float) -> bool:
+        passed_s = now - known.first_at if self._by_time else 0.0
+        if not known.learns:
+            return passed_s >= VALIDATING_S and loader == self.best_guess()
+        if known.shuffles:
+            return known.batches >= SHUFFLED_BATCHES or passed_s >= SHUFFLED_S
+        return (known.batches >= OTHER_BATCHES or passed_s >= OTHER_S) and loader == self.best_guess()

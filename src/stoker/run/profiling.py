@@ -1,0 +1,79 @@
+"""The profile of a script: all that was measured of it, and what follows from that. Pure."""
+
+from dataclasses import replace
+
+import stoker
+from stoker.decide.model import Share, predict, seen_together
+from stoker.decide.whatif import advise
+from stoker.measure.series import Series
+from stoker.profile import Confidence, Dataset, Host, Profile, Rates, Speed, Stalls
+from stoker.run.measured import Measured
+
+
+def profile_of(found: Measured, script: str) -> Profile:
+    """What is missing is predicted from the rates, as far as these are known."""
+    workers = found.workers
+    prep = found.prep.get(workers) or found.prep[max(found.prep)]
+    storage = found.storage.get(max(1, workers), Series())
+    rates = Rates(
+        gpu=found.gpu.rate,
+        prep=prep.rate,
+        storage=storage.rate,
+        cache=found.cache,
+        prep_by_workers={count: series.rate for count, series in found.prep.items()},
+        prep_by_threads={count: series.rate for count, series in found.prep_threads.items()},
+        storage_by_readers={count: series.rate for count, series in found.storage.items()},
+        storage_rested=found.storage_rested,
+        workers=workers,
+        cores=found.cores / found.world,
+        batch=found.batch,
+        prep_busy=found.prep_busy,
+        loop_cores=min(found.loop_cores, found.cores),
+        handover=_handover(found),
+        spread=found.spread,
+    )
+    share = Share(cached=found.cached_part, threads=found.threads)
+    if found.cached.times:
+        rates = seen_together(rates, share, found.cached.rate)
+    confidence = Confidence(
+        found.gpu.width, prep.width, storage.width if storage.times else 0.0, 0.05 if found.cache else 0.0
+    )
+    synthetic = found.gpu.rate
+    cached = found.cached.rate or found.cold.rate or predict(rates, replace(share, cached=1.0)).rate
+    cold = found.cold.rate or (predict(rates, share).rate if storage.times else cached)
+    profile = Profile(
+        stoker=stoker.__version__,
+        host=Host(found.cores, found.memory_bytes, found.device, found.room_bytes),
+        dataset=Dataset(found.samples, found.bytes, found.bytes_known),
+        batch_size=max(1, found.batch),
+        workers=workers,
+        rates=rates,
+        speed=Speed(synthetic, cached, cold),
+        stalls=_stalls(synthetic, cached, cold),
+        limit=predict(rates, share).limit,
+        confidence=confidence,
+        workers_kind="threads" if found.threads else "processes",
+        prefetch=found.prefetch,
+        world=found.world,
+        cached=found.cached_part if found.cold.times else 0.0,
+        script=script,
+        notes=tuple(found.notes),
+    )
+    return replace(profile, advice=advise(profile))
+
+
+def _handover(found: Measured) -> float:
+    if not found.host.times or not found.gpu.times:
+        return 0.0
+    extra_s = 1 / found.host.rate - 1 / found.gpu.rate
+    return 1 / extra_s if extra_s > 0 else 0.0
+
+
+def _stalls(synthetic: float, cached: float, cold: float) -> Stalls:
+    """Differences of the times of a sample in the three loops, as parts of the slowest."""
+    if not cold or not synthetic:
+        return Stalls(0.0, 0.0)
+    synthetic_s = 1 / synthetic
+    cached_s = max(synthetic_s, 1 / cached)
+    cold_s = max(cached_s, 1 / cold)
+    return Stalls((cached_s - synthetic_s) / cold_s, (cold_s - cached_s) / cold_s)
