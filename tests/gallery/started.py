@@ -1,0 +1,139 @@
+"""Scripts of the gallery as processes: started, read line by line, killed at a moment, and a disk that is slow for them."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.gallery.table import Entry, Moment
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+STOKER = [sys.executable, "-m", "stoker"]
+HANG_S = 180.0
+DISK = 4_000_000
+GROUP = Path("/sys/fs/cgroup/blkio/stoker-gallery")
+
+
+@dataclass
+class Ended:
+    """A process that has ended: its code, all that it printed, and whether it was killed at the moment that was given."""
+
+    code: int
+    lines: list[str] = field(default_factory=list)
+    was_killed: bool = False
+    took_too_long: bool = False
+    seconds: float = 0.0
+
+    def says(self, pattern: str) -> str:
+        """The first line that matches, or nothing."""
+        return next((line for line in self.lines if re.search(pattern, line)), "")
+
+    @property
+    def last(self) -> str:
+        """The last line that says something, for a message."""
+        return next((line.strip() for line in reversed(self.lines) if line.strip()), "(no output)")[:160]
+
+
+def words(entry: Entry, data: Path, out: Path, *more: str) -> list[str]:
+    """The script and its arguments, as `python` or `stoker run` takes them."""
+    arguments = ["--data", str(data), "--out", str(out), *more]
+    if entry.is_module:
+        return ["-m", f"{entry.name}.train", *arguments]
+    return [str(SCRIPTS / f"{entry.name}.py"), *arguments]
+
+
+def plainly(entry: Entry, script: list[str]) -> list[str]:
+    """The command without us."""
+    return [*_launcher(entry), *script] if entry.ranks > 1 else [sys.executable, *script]
+
+
+def under(entry: Entry, command: list[str], script: list[str]) -> list[str]:
+    """The command with us: `stoker run --cache 64MB`, say."""
+    return [*STOKER, *command, "--", *(_launcher(entry) if entry.ranks > 1 else []), *script]
+
+
+def _launcher(entry: Entry) -> list[str]:
+    return [str(TORCHRUN), "--standalone", "--nproc-per-node", str(entry.ranks)]
+
+
+def run(
+    command: list[str],
+    folder: Path,
+    *,
+    kill_at: Moment | None = None,
+    limit_s: float = HANG_S,
+    slow: bool = False,
+    kill_all: bool = False,
+) -> Ended:
+    """Run it to its end, or until the moment at which it is killed (-9): the process alone, or all that it started."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONPATH"] = str(SCRIPTS)
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=_join_group if slow else None,
+    )
+    ended = Ended(0)
+
+    def stop() -> None:
+        ended.took_too_long = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(limit_s, stop)
+    timer.start()
+    seen = 0
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            ended.lines.append(line.rstrip("\n"))
+            if kill_at is not None and not ended.was_killed and re.search(kill_at[0], line):
+                seen += 1
+                if seen == kill_at[1]:
+                    ended.was_killed = True
+                    (os.killpg if kill_all else os.kill)(process.pid, signal.SIGKILL)
+        ended.code = process.wait()
+    finally:
+        timer.cancel()
+    ended.seconds = time.monotonic() - began
+    return ended
+
+
+@contextlib.contextmanager
+def slow_disk(folder: Path) -> Iterator[bool]:
+    """A group of processes that gets little from the disk of a folder; False where that is not permitted."""
+    device = os.stat(folder).st_dev
+    try:
+        GROUP.mkdir(exist_ok=True)
+        (GROUP / "blkio.throttle.read_bps_device").write_text(f"{os.major(device)}:{os.minor(device)} {DISK}")
+    except OSError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                GROUP.rmdir()
+                break
+            time.sleep(0.1)
+
+
+def _join_group() -> None:
+    (GROUP / "cgroup.procs").write_text(str(os.getpid()))
