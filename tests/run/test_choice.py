@@ -30,6 +30,15 @@ def test_one_that_shuffles_if_no_update_comes() -> None:
     assert choice.chosen == 0
 
 
+def test_one_before_backward_passes_if_the_script_updates_by_itself() -> None:
+    choice = Choice()
+    use(choice, 0, length=1000, batches=3)
+    use(choice, 1, batches=1)
+    choice.went_back()
+    use(choice, 1, batches=SHUFFLED_BATCHES - 1)
+    assert choice.chosen == 1
+
+
 def test_slow_batches_are_not_waited_for() -> None:
     choice = Choice()
     use(choice, 0, shuffles=True, batches=1)

@@ -166,16 +166,19 @@ def test_a_script_that_ends_leaves_what_it_had() -> None:
     loop.begin(Phase("alone"))
     for _ in range(4):
         loop.iterate()
-    assert loop.clock.flush()
-    assert loop.series.rate == pytest.approx(800)
-    assert loop.series.width == 1.0  # one piece says little
+    with loop.clock.counting_what_is_under_way() as is_timed:
+        assert is_timed
+        assert loop.series.rate == pytest.approx(800)
+        assert loop.series.width == 1.0  # one piece says little
+    assert not loop.series.times
 
 
 def test_nothing_that_was_timed_is_nothing() -> None:
     loop = Loop(0.02)
     loop.begin(Phase("cached", ahead=50))
     loop.iterate()
-    assert not loop.clock.flush()
+    with loop.clock.counting_what_is_under_way() as is_timed:
+        assert not is_timed
 
 
 class Together:

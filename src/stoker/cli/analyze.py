@@ -38,7 +38,7 @@ from stoker.run.script import command, environment
 
 STALLED = 3
 _RESTARTS = 3
-_LIMIT, _LEAST_S, _GRACE_S = 24, 60.0, 15.0
+_LIMIT, _LEAST_S, _GRACE_S = 20, 60.0, 15.0
 """An analysis may take so many times the time of a phase, and at least so long, from the first batch on."""
 _LOOK_S = 0.25
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
@@ -213,6 +213,7 @@ def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tu
     found = Measured.load(place)
     assert found is not None
     found.is_complete = True
+    found.word = f"the analysis was not done after {limit_s:.0f} s; measured were: {', '.join(found.parts) or 'nothing'}"
     found.note(f"the script was stopped after {limit_s:.0f} s of analysis, before all was measured")
     found.save(place)
     return 0, began

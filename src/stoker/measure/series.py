@@ -42,6 +42,11 @@ class Series:
         self.amounts.append(amount)
         self.times.append(seconds)
 
+    def drop_last(self) -> None:
+        """Take the last piece back."""
+        self.amounts.pop()
+        self.times.pop()
+
     @property
     def rate(self) -> float:
         """Work per second, over all of them."""

@@ -26,9 +26,9 @@ from stoker.run.replay import Kept
 from stoker.run.subject import close_iterator, shuffles
 from stoker.torch.loader import DataLoader
 
-_WITHOUT_LOADER = 100
-_WITHOUT_LOADER_S = 20.0
-"""A script that makes so many updates in so long a time, and has iterated no loader, does not train with one."""
+_WITHOUT_LOADER = 50
+_WITHOUT_LOADER_S = 15.0
+"""A script that makes so many backward passes in so long a time, and has iterated no loader, does not train with one."""
 
 
 class Analysis:
@@ -48,10 +48,12 @@ class Analysis:
         self._training: list[Any] = []
         """The training loader, and those that the script made later for the same."""
         self._began = 0.0
-        self._updates, self._first_update = 0, 0.0
+        self._passes, self._first_pass = 0, 0.0
         self._last: Watched | None = None
         DataLoader.wrap_iterator = self._watch
         register_optimizer_step_post_hook(self._on_update)
+        self._backward = torch.autograd.backward
+        torch.autograd.backward = self._go_back
         atexit.register(self._ended_early)
 
     # ---- events
@@ -59,17 +61,18 @@ class Analysis:
     def _watch(self, loader: Any, iterate: Callable[[], Any]) -> Any:
         if os.getpid() != self._owner:
             return iterate()
-        if not self._loaders:
+        is_first, number = not self._loaders, self._number(loader)
+        if is_first:
             self._began, self._found.began = time.perf_counter(), time.time()
             self._save()  # the command counts the time from here on
-        number = self._number(loader)
         self._choice.used(number, shuffles=shuffles(loader), length=_length(loader) or math.inf)
         if self._measurement is None and self._choice.chosen == number:
             self._take_over(loader)
         if self._measurement is not None and not self._is_training(loader):
-            self._measurement.other()
             if any(_is_remade(loader, known) for known in self._training):
                 self._training.append(loader)
+            else:
+                self._measurement.other_begins()
         return Watched(self, loader, None if self._is_training(loader) else iterate())
 
     def _number(self, loader: Any) -> int:
@@ -116,17 +119,23 @@ class Analysis:
     def _on_update(self, *_: Any) -> None:
         if os.getpid() != self._owner:
             return
-        self._updates += 1
-        self._first_update = self._first_update or time.perf_counter()
         if self._measurement is not None:
             self._measurement.updated()
             self._adopt()
+        else:
+            self._choice.updated()
+            self._look_at_choice()
+
+    def _go_back(self, *arguments: Any, **named: Any) -> None:
+        self._backward(*arguments, **named)
+        if os.getpid() != self._owner or self._measurement is not None:
             return
-        self._choice.updated()
-        self._look_at_choice()
-        passed_s = time.perf_counter() - self._first_update
-        if not self._loaders and self._updates >= _WITHOUT_LOADER and passed_s >= _WITHOUT_LOADER_S:
-            self._give_up("the script makes updates, and has iterated no DataLoader")
+        self._choice.went_back()
+        self._passes += 1
+        self._first_pass = self._first_pass or time.perf_counter()
+        passed_s = time.perf_counter() - self._first_pass
+        if not self._loaders and self._passes >= _WITHOUT_LOADER and passed_s >= _WITHOUT_LOADER_S:
+            self._give_up("the script trains, and has iterated no DataLoader")
 
     # ---- the training loader
 
@@ -172,8 +181,13 @@ class Analysis:
             print(f"\r\x1b[Kstoker: {what}; about {left_s:.0f} s left", end="", file=sys.stderr, flush=True)
 
     def _save(self) -> None:
-        if self._reports:
+        if not self._reports:
+            return
+        if self._measurement is None:
             self._found.save(self._place)
+        else:
+            with self._measurement.counting_what_is_under_way():
+                self._found.save(self._place)
 
     def _stop(self) -> None:
         """Write what is known, and stop the script."""
@@ -196,8 +210,6 @@ class Analysis:
         guess = self._choice.best_guess()
         if guess is not None and self._measurement is None:
             self._found.loader = guess + 1  # the next start begins at once
-        if self._measurement is not None:
-            self._measurement.script_ended()
         self._save()
 
 

@@ -1,8 +1,8 @@
 """Which of a script's loaders it trains with. Pure: events bring their time, loaders are numbers in the order of first use.
 
 The one whose batches precede an optimizer's step. A script that makes no such step for a while (its own updates, or none)
-is taken to train with a loader that shuffles; else, after a longer while, with the largest of those it has used. A loader
-that is read while gradients are switched off validates.
+is taken to train with a loader whose batches precede a backward pass, or that shuffles; else, after a longer while, with
+the largest of those it has used. A loader that is read while gradients are switched off validates.
 """
 
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ class _Loader:
     first_at: float = -1.0
     batches: int = 0
     learns: bool = False
+    goes_back: bool = False
 
 
 class Choice:
@@ -56,17 +57,25 @@ class Choice:
         if self._wanted is None and self.chosen is None:
             self.chosen = self._last
 
+    def went_back(self) -> None:
+        """A backward pass was made."""
+        if self._last is not None:
+            self._loaders[self._last].goes_back = True
+
     def best_guess(self) -> int | None:
         """The chosen one, or what would be if nothing more came."""
         if self.chosen is not None or self._wanted is not None or not self._loaders:
             return self.chosen
-        order = range(len(self._loaders))
-        return max(order, key=lambda n: (self._loaders[n].learns, self._loaders[n].shuffles, self._loaders[n].length, -n))
+        return max(range(len(self._loaders)), key=self._likelihood)
+
+    def _likelihood(self, loader: int) -> tuple[bool, bool, bool, float, int]:
+        known = self._loaders[loader]
+        return known.goes_back, known.learns, known.shuffles, known.length, -loader
 
     def _is_clear(self, loader: int, known: _Loader, now: float) -> bool:
         passed_s = now - known.first_at if self._by_time else 0.0
         if not known.learns:
             return passed_s >= VALIDATING_S and loader == self.best_guess()
-        if known.shuffles:
+        if known.goes_back or known.shuffles:
             return known.batches >= SHUFFLED_BATCHES or passed_s >= SHUFFLED_S
         return (known.batches >= OTHER_BATCHES or passed_s >= OTHER_S) and loader == self.best_guess()

@@ -15,7 +15,8 @@ close theirs together; what counts of it is then agreed on, and the slowest rank
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stoker.measure.series import FEWEST, Series
@@ -120,13 +121,18 @@ class LoopClock:
         """The loop was told that its epoch is over."""
         self._asked_at, self._left_at = None, now
 
-    def flush(self) -> bool:
-        """The script ends: count what there is of the phase under way. Whether it was timed at all."""
-        if self._phase.batches is not None or self.is_over:
-            return False
-        if self._chunk_iterations:
+    @contextmanager
+    def counting_what_is_under_way(self) -> Iterator[bool]:
+        """Within, the series has what there is of a chunk that is not full. Whether the phase was timed at all."""
+        is_timed = self._phase.batches is None and not self.is_over
+        if is_timed and self._chunk_iterations:
             self._series.add(self._chunk_iterations * self.batch, self._chunk_s)
-        return bool(self._series.times)
+            try:
+                yield True
+            finally:
+                self._series.drop_last()
+        else:
+            yield is_timed and bool(self._series.times)
 
     @property
     def is_chunk_full(self) -> bool:

@@ -1,7 +1,8 @@
 """The measurements of an analysis, with the script's own loop as the consumer.
 
 Once the training loader is known, the loop gets the batches of one phase after the other instead of the loader's own, for
-as long as it asks. Between phases, with the loop paused, workers and storage are measured by themselves.
+as long as it asks. In between, with the loop paused, workers and storage are measured by themselves; before that, if the
+script pauses the loop itself to validate.
 
     loop runs:    warm-up | batches on the device (gpu) | batches on the host | cached batches | cold batches
     loop paused:            prep by several numbers of workers; storage, cold; cache
@@ -12,20 +13,21 @@ what was not measured by then is missing, or less sure.
 """
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from stoker.measure import files
 from stoker.measure.host import memory_bytes, usable_cores
-from stoker.measure.processor import own_cpu_s, wanted_s
-from stoker.measure.series import FEWEST, Series
+from stoker.measure.processor import own_cpu_s
+from stoker.measure.series import Series
 from stoker.memory import headroom_bytes
-from stoker.run.loop_clock import CHUNK_S, GOOD, LoopClock, Phase
+from stoker.run.loop_clock import LoopClock, Phase
 from stoker.run.measured import Measured
+from stoker.run.preparing import Preparing
 from stoker.run.ranks import Ranks
 from stoker.run.reading import Reading
 from stoker.run.replay import Kept
@@ -36,6 +38,8 @@ _REPLAYED = 4
 _MOST_SAMPLES = 20_000
 _IN_MEMORY = 0.99
 _COLD = 0.05
+_RESERVED = 0.4
+"""The part of all time that is kept for the loop, from measurements that can be done without."""
 
 Step = tuple[Phase, Series, Iterator[Any]]
 
@@ -61,11 +65,13 @@ class Measurement:
         self._ranks = Ranks()
         self._iterations = iterations
         self._phase_s = phase_s
-        self._deadline = deadline
+        self._began, self._deadline = time.perf_counter(), deadline
         self._tell, self._saved = tell, saved
         self._device: torch.device | None = None
         self._steps = self._steps_of_a_stream() if self.subject.is_stream else self._steps_in_order()
         self._source: Iterator[Any] = iter(())
+        self._is_coolable: bool | None = None
+        """Whether samples can be made cold; None before anything was measured without the loop."""
         self._step = ""
         """What is being measured with the loop, as in `found.done`."""
         self._cpu_s = self._busy_s = self._given_cpu_s = self._given_at = 0.0
@@ -128,10 +134,14 @@ class Measurement:
         self._clock.asked(time.perf_counter())
         self._clock.ended(time.perf_counter())
 
-    def script_ended(self) -> None:
-        """The script ended by itself: the phase under way has what it has."""
-        if self._clock.flush() and self._step:
-            self.found.done.append(self._step)
+    @contextmanager
+    def counting_what_is_under_way(self) -> Iterator[None]:
+        """Within, `found` has all that is known at this moment. A phase that was begun need not be repeated then."""
+        with self._clock.counting_what_is_under_way() as is_timed:
+            begun = [self._step] if is_timed and self._step else []
+            self.found.done += begun
+            yield
+            del self.found.done[len(self.found.done) - len(begun) :]
 
     def updated(self) -> None:
         """An optimizer made a step."""
@@ -140,6 +150,15 @@ class Measurement:
     def other(self) -> None:
         """The script did something else than training since its last batch."""
         self._clock.other()
+
+    def other_begins(self) -> None:
+        """The script iterates another loader, and may take long."""
+        self._clock.other()
+        self._saved()
+        if self.found.world == 1 and not self.subject.is_stream:  # other ranks may not pause now
+            step = self._step
+            self._measure_without_loop()
+            self._step = step
 
     # ---- the phases in their order
 
@@ -150,30 +169,15 @@ class Measurement:
         close_iterator(own)
         self._find_device()
         yield from self._replays()
-        ids = self._choose_samples(batches)
-        storage = subject.storage
-        paths = [path for some in storage.paths(ids) for path in some]
-        self._make_warm(ids, paths)
-        self._measure_prep(batches)
+        self._measure_without_loop()
         if self._has_time_for("cached"):
             source = subject.over(itertools.cycle(batches), subject.workers, cached=True)
             yield Phase("cached samples", ahead=self._in_flight()), found.cached, source
             close_iterator(source)
             self._finish("cached")
-        reading = Reading(subject, found, self._ranks, self._phase_s, self._say, self._spend)
-        if not storage.is_known:
-            found.spread = reading.measure_spread(ids)
-            found.note(f"reading was not told from preparing: {storage.why}; 'prep' has both in it")
-        elif storage.is_files and not self._can_be_cold(paths):
-            found.spread = reading.measure_spread(ids)
-            found.note("the files cannot be made cold (another process holds them in memory): storage was not measured")
-        else:
-            if self._has_time_for("storage"):
-                reading.measure(ids, paths)
-                self._finish("storage")
-            if self._has_time_for("cold"):
-                yield from self._cold(batches)
-                self._finish("cold")
+        if self._is_coolable and self._has_time_for("cold"):
+            yield from self._cold(batches)
+            self._finish("cold")
         self._note_what_is_missing()
 
     def _steps_of_a_stream(self) -> Iterator[Step]:
@@ -190,7 +194,8 @@ class Measurement:
         yield from self._replays()
         if self._has_time_for("prep"):
             self._say("the stream without the loop")
-            self._consume(stream, found.prep.setdefault(self.subject.workers, Series()), self.subject.workers)
+            preparing = Preparing(self.subject, found, self._ranks, self._phase_s, self._iterations, self._spend)
+            preparing.consume(stream, found.prep.setdefault(self.subject.workers, Series()), self.subject.workers)
             self._finish("prep")
         if self._has_time_for("cold"):
             yield Phase("the stream in the loop", ahead=self._in_flight()), found.cold, stream
@@ -253,10 +258,12 @@ class Measurement:
 
     # ---- time, and what was done in it
 
-    def _has_time_for(self, step: str) -> bool:
+    def _has_time_for(self, step: str, reserved: float = 0.0) -> bool:
+        """Whether to do a step now. A part of all time may be reserved for what comes later."""
         if step in self.found.done:
             return False
-        if self._ranks.largest(float(time.perf_counter() >= self._deadline)):
+        latest = self._deadline - reserved * (self._deadline - self._began)
+        if self._ranks.largest(float(time.perf_counter() >= latest)):
             return False
         self._step = step
         return True
@@ -279,24 +286,45 @@ class Measurement:
 
     # ---- without the loop
 
+    def _measure_without_loop(self) -> None:
+        """Preparing, then storage. All samples are warm afterwards."""
+        if self._is_coolable is not None:
+            return
+        self._is_coolable = False
+        subject, found, batches = self.subject, self.found, self._batches
+        ids = self._choose_samples(batches)
+        storage = subject.storage
+        paths = [path for some in storage.paths(ids) for path in some]
+        self._make_warm(ids, paths)
+        self._measure_prep(batches)
+        reading = Reading(subject, found, self._ranks, self._phase_s, self._say, self._spend)
+        if not storage.is_known:
+            found.spread = reading.measure_spread(ids)
+            found.note(f"reading was not told from preparing: {storage.why}; 'prep' has both in it")
+            return
+        if storage.is_files and not self._can_be_cold(paths):
+            found.spread = reading.measure_spread(ids)
+            found.note("the files cannot be made cold (another process holds them in memory): storage was not measured")
+            return
+        self._is_coolable = True
+        if self._has_time_for("storage", _RESERVED):
+            reading.measure(ids, paths)
+            self._finish("storage")
+        elif storage.is_files:
+            files.warm(paths)
+
     def _measure_prep(self, batches: list[Any]) -> None:
         subject, found = self.subject, self.found
+        preparing = Preparing(subject, found, self._ranks, self._phase_s, self._iterations, self._spend)
         for workers in self._worker_counts():
-            if not self._has_time_for(f"prep {workers}"):
-                continue
-            self._say(f"preparing with {workers} worker{'s' if workers != 1 else ''}")
-            source = subject.over(itertools.cycle(batches), workers, cached=True)
-            busy = self._consume(source, found.prep.setdefault(workers, Series()), workers)
-            if workers and workers <= usable_cores():
-                found.prep_busy = busy
-            close_iterator(source)
-            self._finish(f"prep {workers}")
+            if self._has_time_for(f"prep {workers}", _RESERVED if found.prep else 0.0):
+                self._say(f"preparing with {workers} worker{'s' if workers != 1 else ''}")
+                preparing.measure(batches, workers)
+                self._finish(f"prep {workers}")
         most = max(found.prep, default=0)
-        if most and subject.can_use_threads and subject.loader.workers == "processes" and self._has_time_for("threads"):
+        if most and subject.can_use_threads and not found.threads and self._has_time_for("threads", _RESERVED):
             self._say(f"preparing with {most} threads")
-            source = subject.over(itertools.cycle(batches), most, "threads", cached=True)
-            self._consume(source, found.prep_threads.setdefault(most, Series()), most)
-            close_iterator(source)
+            preparing.measure_threads(batches, most)
             self._finish("threads")
 
     def _worker_counts(self) -> list[int]:
@@ -305,37 +333,6 @@ class Measurement:
         counts = {1, max(1, cores // 2), cores, max(1, own)} if cores <= 4 or own else {1, cores}
         counts |= {0} if own == 0 else set()
         return [own, *sorted(counts - {own})]
-
-    def _consume(self, source: Iterator[Any], series: Series, workers: int) -> float:
-        """Take batches as fast as they come. The part of the time that workers keep a core busy, or would."""
-        size, began = max(1, workers), time.perf_counter()
-        for _ in range(size * ((self.subject.prefetch or 2) + 1)):
-            next(source)
-            if self._ranks.largest(time.perf_counter() - began) > self._phase_s / 2:
-                break
-        size = self._chunk_of(size, self._ranks.largest(_seconds_of(source, size)))
-        pids = [worker.pid for worker in getattr(source, "_workers", [])]
-        began, busy, given = time.perf_counter(), wanted_s(pids), 0
-        while True:
-            taken = self._ranks.largest(_seconds_of(source, size))
-            given += size
-            self._spend(taken)
-            series.add(size * max(1, self.found.batch), taken)
-            elapsed = time.perf_counter() - began
-            if self._is_enough(series, self._ranks.largest(elapsed), given):
-                return min(1.0, (wanted_s(pids) - busy) / (elapsed * max(1, workers))) if pids else 1.0
-
-    def _chunk_of(self, rounds: int, taken: float) -> int:
-        """Whole rounds of all workers, unless these take too long."""
-        if taken > self._phase_s / 2:
-            return 1
-        return rounds * math.ceil(CHUNK_S / max(taken, 1e-4))
-
-    def _is_enough(self, series: Series, elapsed: float, given: int) -> bool:
-        if len(series.times) < FEWEST:
-            return elapsed > 1.5 * self._phase_s
-        is_sure = series.width < GOOD or given >= self._iterations
-        return elapsed > self._phase_s or (is_sure and elapsed > self._phase_s / 3)
 
     # ---- what is measured with
 
@@ -381,10 +378,3 @@ class Measurement:
     def _synchronise(self) -> None:
         if self._device is not None:
             torch.cuda.synchronize(self._device)
-
-
-def _seconds_of(source: Iterator[Any], count: int) -> float:
-    began = time.perf_counter()
-    for _ in range(count):
-        next(source)
-    return time.perf_counter() - began

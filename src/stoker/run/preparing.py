@@ -1,0 +1,87 @@
+"""Preparing by itself: how fast workers are while the loop is paused and all samples are in memory."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stoker.measure.host import usable_cores
+from stoker.measure.processor import wanted_s
+from stoker.measure.series import FEWEST, Series
+from stoker.run.loop_clock import CHUNK_S, GOOD
+from stoker.run.measured import Measured
+from stoker.run.ranks import Ranks
+from stoker.run.subject import Subject, close_iterator
+
+
+class Preparing:
+    """Finds `prep`, `prep_threads` and `prep_busy`. `took` is told how long each piece took."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        found: Measured,
+        ranks: Ranks,
+        phase_s: float,
+        iterations: int,
+        took: Callable[[float], None],
+    ) -> None:
+        self._subject = subject
+        self._found = found
+        self._ranks = ranks
+        self._phase_s = phase_s
+        self._iterations = iterations
+        self._took = took
+
+    def measure(self, batches: list[Any], workers: int) -> None:
+        """By so many workers of the loader's own kind."""
+        source = self._subject.over(itertools.cycle(batches), workers, cached=True)
+        busy = self.consume(source, self._found.prep.setdefault(workers, Series()), workers)
+        if workers and workers <= usable_cores():
+            self._found.prep_busy = busy
+        close_iterator(source)
+
+    def measure_threads(self, batches: list[Any], workers: int) -> None:
+        """By so many threads."""
+        source = self._subject.over(itertools.cycle(batches), workers, "threads", cached=True)
+        self.consume(source, self._found.prep_threads.setdefault(workers, Series()), workers)
+        close_iterator(source)
+
+    def consume(self, source: Iterator[Any], series: Series, workers: int) -> float:
+        """Take batches as fast as they come. The part of the time that workers keep a core busy, or would."""
+        pids = [worker.pid for worker in getattr(source, "_workers", [])]
+        rounds, began = max(1, workers), time.perf_counter()
+        for _ in range(rounds * ((self._subject.prefetch or 2) + 1)):
+            next(source)
+            if self._ranks.largest(time.perf_counter() - began) > self._phase_s / 2:
+                break
+        began, busy, given = time.perf_counter(), wanted_s(pids), rounds
+        taken = self._take(source, rounds)
+        if taken > self._phase_s / 2:
+            series.add(rounds * max(1, self._found.batch), taken)
+        else:
+            size = rounds * math.ceil(CHUNK_S / max(taken, 1e-4))  # whole rounds: their batches come together
+            while True:
+                taken = self._take(source, size)
+                given += size
+                series.add(size * max(1, self._found.batch), taken)
+                if self._is_enough(series, self._ranks.largest(time.perf_counter() - began), given):
+                    break
+        elapsed = time.perf_counter() - began
+        return min(1.0, (wanted_s(pids) - busy) / (elapsed * max(1, workers))) if pids else 1.0
+
+    def _take(self, source: Iterator[Any], count: int) -> float:
+        """How long the slowest rank waits for so many batches."""
+        began = time.perf_counter()
+        for _ in range(count):
+            next(source)
+        taken = self._ranks.largest(time.perf_counter() - began)
+        self._took(taken)
+        return taken
+
+    def _is_enough(self, series: Series, elapsed: float, given: int) -> bool:
+        if len(series.times) < FEWEST:
+            return elapsed > 1.5 * self._phase_s
+        is_sure = series.width < GOOD or given >= self._iterations
+        return elapsed > self._phase_s or (is_sure and elapsed > self._phase_s / 3)
