@@ -24,15 +24,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
+FILES = ["loader", "threads", "seeded", "rows", "differential"]
 TESTS = [
-    "tests/torch/test_loader.py",
-    "tests/torch/test_threads.py",
-    "tests/run/test_run.py",
+    *(f"tests/torch/test_{name}.py" for name in FILES),
+    *("tests/run/test_run.py", "tests/run/test_analyze.py"),
+    # Of those that need many seconds, what is about this machine or about other packages is left to the torch of .venv.
+    *("-k", "not (start_up or torchrun or lightning or cache_for) and (not test_analyze or preparing)"),
 ]
 _CHECK = "import torch; torch.cuda.is_available(); torch.ones(2, 2) @ torch.ones(2, 2)"
 
 
-class NotHad(Exception):
+class UnavailableError(Exception):
     """It cannot be had here."""
 
 
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> NoReturn:
             print(f"torch {newest} is the newest: it has been tested")
             sys.exit(0)
         folder = lay_out(newest)
-    except (NotHad, OSError) as error:
+    except (UnavailableError, OSError) as error:
         print(f"The newest torch is not tested: {error}", file=sys.stderr)
         sys.exit("CI" in os.environ)
     os.chdir(Path(__file__).parents[1])
@@ -69,7 +71,7 @@ def pip(*words: str) -> str:
     """What `pip install` prints."""
     done = subprocess.run([sys.executable, "-m", "pip", "install", *words], capture_output=True, text=True)
     if done.returncode:
-        raise NotHad(f"pip cannot get it ({' '.join(done.stderr.split('ERROR: ')[-1].split())})")
+        raise UnavailableError(f"pip cannot get it ({' '.join(done.stderr.split('ERROR: ')[-1].split())})")
     return done.stdout
 
 
@@ -81,7 +83,7 @@ def lay_out(version: str) -> Path:
     if folder.exists() and works(folder):
         return folder
     if shutil.which("gcc") is None:
-        raise NotHad("there is no gcc")
+        raise UnavailableError("there is no gcc")
     cache.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     print(f"torch {version} is laid out in {folder}, once", flush=True)
@@ -94,7 +96,7 @@ def lay_out(version: str) -> Path:
             shutil.rmtree(made)
             pip("--target", str(made), f"torch=={version}")
         if not works(made):
-            raise NotHad(f"torch {version} cannot be imported")
+            raise UnavailableError(f"torch {version} cannot be imported")
         for old in cache.glob(f"torch-*-{tag}"):
             shutil.rmtree(old)
         made.rename(folder)
