@@ -22,7 +22,13 @@ _FLAGS = ("-h", "--help", "--debug", "--version")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="stoker",
         description="Keeps accelerators fed.",
@@ -54,8 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_output()
         return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     except (StokerError, OSError) as error:
         if options.debug:
             raise

@@ -28,6 +28,7 @@ from stoker.report.text import text_report
 from stoker.run.script import command, environment
 
 STALLED = 3
+LINE_AGAIN = "\r\x1b[K"
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -139,6 +140,9 @@ def _run_script(script: list[str], settings: dict[str, object]) -> int:
 def _explain(code: int, made: Path) -> int:
     """The script ended by itself: its own exit code and words, and one line of ours."""
     failed = Path(f"{made}.failed")
+    if code in (-signal.SIGINT, 128 + signal.SIGINT):
+        print(f"{LINE_AGAIN if sys.stderr.isatty() else ''}stoker: interrupted, nothing was measured", file=sys.stderr)
+        return 128 + signal.SIGINT
     if code:
         print(f"stoker: nothing was measured: the script ended with code {code}", file=sys.stderr)
         return code if code > 0 else 128 - code

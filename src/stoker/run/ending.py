@@ -6,7 +6,7 @@ Python tells at exit of an exception that nobody caught, but not of an exit code
 
 import functools
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _statuses: list[object] = []
 """What `sys.exit` was called with last."""
@@ -22,6 +22,17 @@ def watch() -> None:
         leave(status)  # type: ignore[arg-type] # any object will do
 
     sys.exit = noted
+
+
+def leave_quietly() -> None:
+    """At Ctrl-C say nothing: whoever has started this script does."""
+    show = sys.excepthook
+
+    def shown(kind: type[BaseException], *rest: Any) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            show(kind, *rest)
+
+    sys.excepthook = shown
 
 
 def has_failed() -> bool:

@@ -70,5 +70,8 @@ def install() -> None:
     """Wait for torch in this process."""
     text = os.environ.get(SETTINGS)
     if text and sys.platform == "linux" and "torch" not in sys.modules:
+        settings = json.loads(text)
         ending.watch()
-        sys.meta_path.insert(0, _Waiting(json.loads(text)))
+        if settings.get("analyze"):
+            ending.leave_quietly()
+        sys.meta_path.insert(0, _Waiting(settings))
