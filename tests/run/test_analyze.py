@@ -115,13 +115,15 @@ def test_a_disk_with_a_quota(data: Path, tmp_path: Path, slow_disk: Callable[[],
 
 
 def test_the_report_is_for_people_and_a_stall_above_what_is_allowed_for_programs(data: Path, tmp_path: Path) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
     def check() -> None:
-        done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path)
+        done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path, env=plain)
         assert done.returncode == 3, done.stderr
         assert len(done.stderr.splitlines()) == 1  # quiet in a pipe
         assert "more than 20 %" in done.stderr
         assert "Preparing is the limit" in done.stdout
-        assert re.search(r"prep stall +\S+ +\d+%", done.stdout)
+        assert re.search(r"prep stall +#+\S* +\d+%", done.stdout)
         assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
         assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stoker" not in line)  # commands are not broken
 
@@ -195,7 +197,8 @@ def test_ctrl_c_ends_both_with_one_line(data: Path, tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 128 + signal.SIGINT
-    assert err == "stoker: interrupted, nothing was measured\n"
+    assert err.splitlines()[-1] == "stoker: interrupted, nothing was measured"
+    assert "KeyboardInterrupt" not in err
 
 
 FAR = """if True:

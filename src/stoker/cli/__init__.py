@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import stoker
+from stoker import signs
 from stoker.errors import StokerError
 
 _COMMANDS = ("analyze", "cache", "checkpoint", "doctor", "metrics", "report", "run", "top", "whatif")
@@ -22,6 +23,7 @@ _FLAGS = ("-h", "--help", "--debug", "--version")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
+    signs.set_output()
     try:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
