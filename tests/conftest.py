@@ -4,6 +4,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,11 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
+
+
+def pytest_report_header() -> str:
+    """Which torch is tested: scripts/newest_torch.py brings another."""
+    return f"torch: {version('torch')}"
 
 
 def pytest_collection_finish() -> None:

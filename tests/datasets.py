@@ -1,5 +1,6 @@
 """Datasets that tests load, in a module of their own so that spawned workers can import them."""
 
+import gc
 import random
 from collections import namedtuple
 from typing import Any
@@ -23,6 +24,13 @@ class Numbers(Dataset):
 
     def __getitem__(self, index: int) -> Any:
         return torch.full(self.shape, float(index)), index
+
+
+class Uncollected(Numbers):
+    """How many objects the collector of this process has been told to leave alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        return gc.get_freeze_count()
 
 
 class Augmented(Numbers):

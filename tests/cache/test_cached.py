@@ -199,3 +199,44 @@ def test_an_interrupted_fetch_leaves_no_claim(shelf_dir: Path, monkeypatch: pyte
         cache.fetch(Interrupted([1, 2]))
     monkeypatch.setattr(claims, "PATIENCE_S", 60.0)
     assert len(cache.fetch(Numbered([1, 2]))) == 2
+
+
+def test_a_smaller_budget_holds_for_the_job_that_comes_next(shelf_dir: Path) -> None:
+    with_more = Cache("numbers", 400_000, shelf_dir)
+    with_more.fetch(Numbered(range(400)))
+    with_more.close()
+    cache = Cache("numbers", 100_000, shelf_dir)
+    stats = cache.stats()
+    assert stats is not None
+    assert (stats.items, stats.payload_bytes) == (100, 100_000)
+    assert stats.occupied_bytes < 300_000  # whole pages; what was there is given back
+    cache.fetch(Numbered(range(400)))
+    assert cache.tally.take()[:2] == (100, 300)  # what was kept is found again
+    assert cache.stats() == stats
+
+
+@pytest.mark.parametrize("fits", [True, False], ids=["all of it", "a part of it"])
+def test_a_smaller_budget_holds_when_the_job_with_the_larger_one_has_gone(shelf_dir: Path, fits: bool) -> None:
+    cache = Cache("numbers", 100_000, shelf_dir)
+    with_more = Cache("numbers", 400_000, shelf_dir)
+    with_more.fetch(Numbered(range(400)))
+    cache.fetch(Numbered(range(400)))
+    stats = cache.stats()
+    assert stats is not None
+    assert stats.items == 400  # as long as the other one lives
+    with_more.close()
+    for _ in range(3):
+        cache.fetch(Numbered(range(300 if fits else 500)))
+    stats = cache.stats()
+    assert stats is not None
+    assert (stats.items, stats.payload_bytes) == (100, 100_000)
+
+
+def test_workers_that_outlive_their_job_forget_nothing(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 100_000, shelf_dir)
+    cache.fetch(Numbered(range(100)))
+    assert cache._membership is not None
+    cache._membership.close()
+    for _ in range(6):
+        cache.fetch(Numbered(range(100)))
+    assert cache.tally.take()[:2] == (600, 100)

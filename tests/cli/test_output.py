@@ -1,4 +1,4 @@
-"""Output that nobody reads, or that there is no room for."""
+"""Output that nobody reads, that there is no room for, or that the terminal cannot show."""
 
 import os
 import subprocess
@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from stoker import signs
+from stoker.live.table import spark
+from stoker.profile import Profile
+from stoker.report.text import text_report
 
 STOKER = [sys.executable, "-m", "stoker"]
 PROFILE = Path(__file__).parents[2] / "docs" / "examples" / "resnet18-h200.json"
@@ -37,3 +42,26 @@ def test_a_plan_that_is_no_text_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "is not TOML" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_terminal_with_little_more_than_letters_is_shown_what_it_has() -> None:
+    text = text_report(Profile.load(PROFILE))
+    plain = text.encode("ascii", signs.ERRORS).decode()
+    assert [len(line) for line in plain.splitlines()[2:5]] == [len(line) for line in text.splitlines()[2:5]]
+    assert "###" in plain
+    assert "+-" in plain
+    assert "\\" not in plain
+    assert text.encode("utf-8", signs.ERRORS).decode() == text
+    assert spark(range(8), 8).encode("ascii", signs.ERRORS) == b"_.-=+*%#"
+
+
+def test_any_name_can_be_printed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    named = tmp_path / "tr\xe4ning \u2588"
+    named.mkdir()
+    done = subprocess.run([*STOKER, "doctor", "--data", str(named)], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert b"tr\\xe4ning #" in done.stdout
+    done = subprocess.run([*STOKER, "whatif", str(named / "p.json")], capture_output=True, env=environment)
+    assert done.returncode == 1
+    assert b"tr\\xe4ning #/p.json" in done.stderr

@@ -57,7 +57,8 @@ def _no_process_left() -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("google-chrome")
-    assert path, "these tests need a browser: apt-get install chromium"
+    if path is None:
+        pytest.skip("no browser is installed: see scripts/system-packages")
     alone = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=path, args=alone, timeout=HANG_S * 1000)

@@ -126,6 +126,35 @@ def test_output_exit_code_and_traceback_are_pythons_own(name: str, tmp_path: Pat
     assert _without_summary(ours.stderr) == plain.stderr
 
 
+TRAINS = """
+import sys
+from sys import exit
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in DataLoader(torch.arange(8.0).reshape(8, 1), 2):
+    model(x).sum().backward()
+    optimizer.step()
+"""
+ENDS = {
+    "as it should": ("", 0),
+    "by an exception": ("raise ValueError('no way')", 1),
+    "with a code": ("exit(4)", 4),
+    "with words": ("sys.exit('no way')", 1),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_failing_script_has_the_last_word(how: str, tmp_path: Path) -> None:
+    line, code = ENDS[how]
+    (tmp_path / "script.py").write_text(TRAINS + line)
+    done = call([*RUN, "--checkpoint", "checkpoints", "script.py"], cwd=tmp_path)
+    assert done.returncode == code
+    assert ("stoker: 4 batches" in done.stderr, "stoker: " in done.stderr) == (code == 0, code == 0), done.stderr
+    assert ("no way" in done.stderr) == ("no way" in line)
+
+
 def _without_summary(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("stoker: "))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.datasets import Augmented, Numbers, Samples, Stream
+from tests.datasets import Augmented, Numbers, Samples, Stream, Uncollected
 from tests.tries import fastest, seconds
 from torch.utils.data import get_worker_info
 
@@ -211,6 +211,14 @@ def test_worker_info_seed_and_init_are_torchs() -> None:
         return seen
 
     assert outcome(stoker.DataLoader) == outcome(torch.utils.data.DataLoader)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("options", [{}, {"group": f"collected-{os.getpid()}"}], ids=str)
+def test_only_a_forked_worker_leaves_what_it_inherited_uncollected(method: str, options: dict[str, Any]) -> None:
+    """A worker that is started anew collects everything at its end, or extension modules report leaks."""
+    with stoker.DataLoader(Uncollected(4), num_workers=1, multiprocessing_context=method, **options) as loader:
+        assert {bool(count) for count in loader} == {method == "fork"}
 
 
 def test_pickling_and_copying_between_and_during_epochs() -> None:

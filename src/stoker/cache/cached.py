@@ -4,6 +4,7 @@
 wrong with it is counted, and the bytes come from storage.
 """
 
+import contextlib
 import os
 import threading
 import weakref
@@ -20,7 +21,7 @@ from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
 
 _LOOK_EVERY = 256
-"""After so many items one looks whether the cache has been removed; whoever writes notices at once."""
+"""After so many items one looks whether the cache has been removed, or holds more than the budget of those who are left."""
 
 
 class Request(Protocol):
@@ -114,11 +115,10 @@ class Cache:
                 return None
             if self._opened is None or self._opened.owner != os.getpid():
                 try:
-                    opened = _Open(self.folder)
-                    if opened.budget.bytes() < self.capacity_bytes and not self.is_private:
+                    if Budget(self.folder).bytes() < self.capacity_bytes and not self.is_private:
                         # The process that joined has gone, and this one goes on: it is the job now.
                         self._membership = Shelf(self.directory).join(self.name, self.capacity_bytes)
-                    self._opened = opened
+                    self._opened = _Open(self.folder)
                 except OSError as error:
                     self._give_up(error)
             return self._opened
@@ -143,8 +143,8 @@ class Cache:
             return None
         self._gets += 1
         try:
-            if self._gets % _LOOK_EVERY == 0 and not opened.store.is_there():
-                raise FileNotFoundError(self.folder)
+            if self._gets % _LOOK_EVERY == 0:
+                self._look_after(opened)
             found = opened.store.get(key)
         except OSError as error:
             self._give_up(error)
@@ -152,6 +152,15 @@ class Cache:
         if found is not None:
             self.tally.hit(len(found))
         return found
+
+    def _look_after(self, opened: _Open) -> None:
+        """Find out whether it is still there, and hold it to its budget: a job with a larger one may have gone."""
+        if not opened.store.is_there():
+            raise FileNotFoundError(self.folder)
+        budget_bytes = opened.budget.bytes()
+        if opened.store.payload_bytes() > budget_bytes:
+            with contextlib.suppress(StoreFullError, StoreBusyError):
+                opened.store.put([], budget_bytes)
 
     def get_part(self, key: bytes, start: int, stop: int) -> bytes | None:
         """Some bytes of an item, if it is there. Not counted."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.cache import store
-from stoker.cache.store import RESERVE_BYTES, StoreStats
+from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreFullError, StoreStats
 from stoker.errors import ConfigError
 from stoker.memory import check_alone, file_system, headroom_bytes
 from stoker.units import format_bytes
@@ -150,7 +150,8 @@ class Shelf:
                 _write(folder / "about.new", json.dumps(about).encode())
                 (folder / "about.new").rename(folder / "about.json")
             os.utime(folder / "about.json")
-            _live_budgets(folder / "jobs")
+            if not _live_budgets(folder / "jobs"):
+                _shrink(folder, budget_bytes)
             return Membership(folder, budget_bytes, is_private=is_private)
 
     def _make(self) -> None:
@@ -231,6 +232,20 @@ def _stats(folder: Path) -> StoreStats:
         with contextlib.suppress(OSError), store.visiting(folder) as opened:
             return opened.stats()
     return StoreStats(0, 0, store.occupied_bytes(folder))
+
+
+def _shrink(folder: Path, budget_bytes: int) -> None:
+    """Hold a cache that nobody uses to a budget. One with which that cannot be done is emptied."""
+    if not (folder / "data.mdb").exists():
+        return
+    try:
+        with store.visiting(folder) as opened:
+            if opened.payload_bytes() > budget_bytes:
+                opened.shrink(budget_bytes)
+    except (OSError, StoreFullError, StoreBusyError):
+        store.forget(folder)
+        for name in ("data.mdb", "lock.mdb"):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _about(folder: Path) -> tuple[str, bool]:

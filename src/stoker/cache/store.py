@@ -9,6 +9,7 @@ All that can go wrong is an OSError.
 import contextlib
 import importlib
 import os
+import shutil
 import struct
 import threading
 import time
@@ -34,6 +35,7 @@ RESERVE_BYTES = 64 << 20
 """Memory that is left to the training, whatever the budget says."""
 _LOOK_AGAIN_BYTES = 32 << 20
 _WRITERS = 16
+_FORGOTTEN_AT_ONCE = 10_000
 _MAP_BYTES = 1 << 42
 _USED = b"used"
 _NUMBER = struct.Struct("<q")
@@ -118,7 +120,9 @@ class Store:
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
         """Keep items that fit, in their order; how many are kept. What is evicted goes first, older versions too.
 
-        Raises StoreFullError when the budget would allow more than memory does, and StoreBusyError when nobody can write.
+        So does what is there beyond the budget, any of it, some thousand items at once; but a budget of 0 is that of
+        nobody, and changes nothing. Raises StoreFullError when the budget would allow more than memory does, and
+        StoreBusyError when nobody can write.
         """
         if items and not evict:  # what goes leaves pages to those that come
             self._look_for_room(sum(len(payload) for _, payload in items))
@@ -140,6 +144,8 @@ class Store:
                 used = before = _used(transaction)
                 for key in evict:
                     used -= _delete_versions(transaction, key[:KEY_BYTES], None)
+                if budget_bytes:
+                    used -= _delete_any(transaction, used - budget_bytes)
                 for key, payload in items:
                     used -= _delete_versions(transaction, key[:KEY_BYTES], key)
                     if used + len(payload) <= budget_bytes and transaction.put(key, payload, overwrite=False):
@@ -164,6 +170,29 @@ class Store:
             if self._headroom < RESERVE_BYTES + size:
                 raise StoreFullError("little memory is left to this process: the cache takes no more")
             self._unlooked = 0
+
+    def shrink(self, budget_bytes: int) -> None:
+        """Forget what is there beyond a budget, and give back the memory; where nobody else has this store open.
+
+        Whoever has it open loses it, as if it had been removed.
+        """
+        while (held := self.payload_bytes()) > budget_bytes:
+            self.put([], budget_bytes)
+            if self.payload_bytes() == held:
+                raise StoreBusyError(f"nothing can be removed from {self.folder} now")
+        smaller = self.folder / "smaller"
+        shutil.rmtree(smaller, ignore_errors=True)
+        smaller.mkdir(mode=0o700)
+        try:
+            with self.lock:
+                self._environment.copy(str(smaller), compact=True)
+            (smaller / "data.mdb").chmod(0o600)
+            (self.folder / "lock.mdb").unlink()
+            (smaller / "data.mdb").rename(self._file)
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
+        finally:
+            shutil.rmtree(smaller, ignore_errors=True)
 
     def is_there(self) -> bool:
         """Whether the folder still has the file that is open here."""
@@ -263,6 +292,21 @@ def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
                 found = cursor.next()
                 continue
             freed += len(cursor.value())
+            found = cursor.delete()
+    return freed
+
+
+def _delete_any(transaction: Any, size: int) -> int:
+    """Delete items until so many bytes are free, or some thousand items; how many bytes that frees."""
+    freed = count = 0
+    with transaction.cursor() as cursor:
+        found = cursor.first()
+        while found and freed < size and count < _FORGOTTEN_AT_ONCE:
+            if cursor.key() == _USED:
+                found = cursor.next()
+                continue
+            freed += len(cursor.value())
+            count += 1
             found = cursor.delete()
     return freed
 

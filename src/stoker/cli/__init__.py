@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import stoker
+from stoker import signs
 from stoker.errors import StokerError
 
 _COMMANDS = ("analyze", "cache", "checkpoint", "doctor", "metrics", "report", "run", "top", "whatif")
@@ -23,7 +24,14 @@ _FLAGS = ("-h", "--help", "--debug", "--version", "--scratch")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    signs.set_output()
+    try:
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="stoker",
         description="Keeps accelerators fed.",
@@ -55,8 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _leave_output()
         return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     except (StokerError, OSError) as error:
         if options.debug:
             raise

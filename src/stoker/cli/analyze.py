@@ -37,6 +37,7 @@ from stoker.run.scratch import folders_of, place_for
 from stoker.run.script import command, environment
 
 STALLED = 3
+LINE_AGAIN = "\r\x1b[K"
 _RESTARTS = 3
 _LIMIT, _LEAST_S, _GRACE_S = 20, 60.0, 15.0
 """An analysis may take so many times the time of a phase, and at least so long, from the first batch on."""
@@ -115,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
             "phase_s": options.time,
         }
         code, found = _measure(words, settings)
-        if found is None or not found.is_enough:
+        if code or found is None or not found.is_enough:
             return _explain(code, found, options.loader)
     profile = profile_of(found, script)
     profile.save(target)
@@ -221,6 +222,9 @@ def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tu
 
 def _explain(code: int, found: Measured | None, wanted: int | None) -> int:
     """No profile can be made: the script's own exit code and words, or one line of ours."""
+    if code in (-signal.SIGINT, 128 + signal.SIGINT):
+        print(f"{LINE_AGAIN if sys.stderr.isatty() else ''}stoker: interrupted, nothing was measured", file=sys.stderr)
+        return 128 + signal.SIGINT
     if code:
         print(f"stoker: nothing was measured: the script ended with code {code}", file=sys.stderr)
         return code if code > 0 else 128 - code

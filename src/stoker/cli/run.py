@@ -2,7 +2,7 @@
 
 SCRIPT is a path, `-m MODULE`, or a program that starts python, such as torchrun; `torchrun ... -m stoker run train.py`
 works, too. Its arguments, output, exit code and tracebacks are its own. Every process that it starts has the loader, too.
-At the end one line on stderr tells how many batches there were, and how long the script waited for them.
+At the end one line on stderr tells how many batches there were, and how long the script waited for them; unless it failed.
 """
 
 import argparse

@@ -8,7 +8,6 @@ it may be. In a pipe the table is printed once. Loaders with STOKER_TOP=0 in the
 
 import argparse
 import json
-import locale
 import os
 import shutil
 import sys
@@ -89,9 +88,7 @@ def look_at_groups(loaders: Iterable[Seen]) -> dict[Key, Group]:
 
 
 def _style(width: int, height: int | None) -> Style:
-    encoding = (sys.stdout.encoding or locale.getpreferredencoding()).lower().replace("-", "")
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return Style(width, height, colour=colour, blocks=encoding.startswith("utf"))
+    return Style(width, height, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
 
 
 def document(row: Row) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from stoker import signs
+
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _QUIT = b"qQ\x03"
 _SIGNALS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGTERM, signal.SIGINT)
@@ -60,7 +62,7 @@ class Screen:
             termios.tcsetattr(self._keys, termios.TCSADRAIN, self._attributes)
 
     def _write(self, text: str) -> None:
-        content = text.encode(sys.stdout.encoding or "utf-8", "replace")
+        content = text.encode(sys.stdout.encoding or "utf-8", signs.ERRORS)
         while content:
             content = content[os.write(self._output, content) :]
 

@@ -19,7 +19,6 @@ _HINT_LINES = 2
 _LEAST_NAME, _MOST_NAME, _MOST_GROUP = 14, 36, 20
 _LEAST_SPARKS, _MOST_SPARKS = 8, 60
 _SPARKS = "▁▂▃▄▅▆▇█"
-_PLAIN_SPARKS = "_.-=+*%#"
 _UNITS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
@@ -31,8 +30,6 @@ class Style:
     height: int | None = None
     """None: as many lines as there are."""
     colour: bool = False
-    blocks: bool = True
-    """Whether it can show block characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ def _block(row: Row, layout: _Layout, style: Style) -> list[str]:
     parts = [fit(rank + _name(row), layout.name_width)]
     parts += [cells[column.title].rjust(column.width) for column in layout.columns]
     if len(row.history) > 1:
-        parts.append(spark(row.history, layout.spark_width, blocks=style.blocks))
+        parts.append(spark(row.history, layout.spark_width))
     line = clip("  ".join(parts).rstrip(), style.width)
     is_quiet = row.state in ("between epochs", "pauses")
     lines = [_paint(line, "31" if row.is_stalled else "2" if is_quiet else "", style)]
@@ -236,12 +233,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
-def spark(values: Sequence[float], width: int, *, blocks: bool = True) -> str:
+def spark(values: Sequence[float], width: int) -> str:
     """The latest values as bars, as high as they compare with the highest."""
-    signs = _SPARKS if blocks else _PLAIN_SPARKS
     shown = values[-width:]
     top = max(shown, default=0.0)
-    return "".join(signs[round((len(signs) - 1) * value / top) if top > 0 else 0] for value in shown).rjust(width)
+    return "".join(_SPARKS[round((len(_SPARKS) - 1) * value / top) if top > 0 else 0] for value in shown).rjust(width)
 
 
 def printable(text: str) -> str:

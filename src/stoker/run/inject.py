@@ -14,6 +14,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from stoker.run import ending
+
 SETTINGS = "STOKER_RUN"
 """The environment variable that tells the hook what to do, as JSON."""
 
@@ -68,4 +70,8 @@ def install() -> None:
     """Wait for torch in this process."""
     text = os.environ.get(SETTINGS)
     if text and sys.platform == "linux" and "torch" not in sys.modules:
-        sys.meta_path.insert(0, _Waiting(json.loads(text)))
+        settings = json.loads(text)
+        ending.watch()
+        if settings.get("analyze"):
+            ending.leave_quietly()
+        sys.meta_path.insert(0, _Waiting(settings))

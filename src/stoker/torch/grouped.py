@@ -33,6 +33,7 @@ from stoker.torch.likeness import describe, differences
 from stoker.torch.preparing import Preparing, Told, Work, opened, told_of
 from stoker.torch.publishing import script_name
 from stoker.torch.threads import end_at_exit
+from stoker.torch.worker import are_forked
 from stoker.units import parse_bytes
 
 _END_S = 5.0
@@ -117,7 +118,7 @@ class _Pool:
         self._threads: list[threading.Thread] = []
         self._failures: Any = queue.SimpleQueue()
         if loader.workers == "threads":
-            work = Work(seat.address, preparing, loader, self._failures)
+            work = Work(seat.address, preparing, loader, self._failures, forked=False)
             for number in range(loader.num_workers):
                 arguments = (number, seat.staging, self._stopped.is_set)
                 name = f"stoker-worker-{number}"
@@ -127,7 +128,7 @@ class _Pool:
             return
         context = loader.multiprocessing_context or torch.multiprocessing
         self._failures = context.SimpleQueue()
-        work = Work(seat.address, preparing, loader, self._failures)
+        work = Work(seat.address, preparing, loader, self._failures, forked=are_forked(context))
         is_free = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             if is_free:

@@ -6,7 +6,6 @@ staged in its place, and raised in every job that gets there.
 """
 
 import contextlib
-import gc
 import hashlib
 import marshal
 import os
@@ -36,7 +35,7 @@ from stoker.torch.caching import Caching
 from stoker.torch.leaves import HereCollate, TensorLeaves, collated, leaf_over, leaves_in, plain_reducers
 from stoker.torch.progress import Batch, Route, listed
 from stoker.torch.seeding import Positions, generators_restored
-from stoker.torch.worker import end_with_parent
+from stoker.torch.worker import end_with_parent, leave_inherited
 from stoker.torch.worker_info import shown
 
 _TAIL = 8
@@ -255,8 +254,9 @@ def _digest(order: Sequence[Batch]) -> str:
 class Work:
     """What a worker does, from its start to its end. Travels to its process."""
 
-    def __init__(self, address: Address, preparing: Preparing, loader: Any, failures: Any) -> None:
+    def __init__(self, address: Address, preparing: Preparing, loader: Any, failures: Any, *, forked: bool) -> None:
         self._address = address
+        self._forked = forked
         self._preparing = preparing
         self._dataset = loader.dataset
         self._init_fn = loader.worker_init_fn
@@ -292,7 +292,8 @@ class Work:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process has it too, and says so
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
-        gc.freeze()  # what was inherited is the training process's to collect
+        if self._forked:
+            leave_inherited()
         torch.set_num_threads(1)
         torch_worker._worker_info = self._info(number)
         try:

@@ -17,12 +17,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
+import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _DatasetKind
 from torch.utils.data._utils.worker import WorkerInfo, _IterableDatasetStopIteration, _ResumeIteration
 
+from stoker.errors import ConfigError
 from stoker.torch.worker_info import shown
 
 _END_S = 5.0
@@ -70,18 +73,18 @@ class _ThreadWorker:
         args: tuple[Any, ...],
         around: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
-        call = inspect.signature(target).bind(*args).arguments
+        call = _read(target, args)
 
         def work() -> None:
             with around(), shown(_info(call)):
                 _work(call)
 
         self.pid = os.getpid()
-        self._thread = threading.Thread(target=work, name=f"stoker-worker-{call['worker_id']}", daemon=True)
+        self._thread = threading.Thread(target=work, name=f"stoker-worker-{call.worker_id}", daemon=True)
 
         def stop() -> None:
-            call["done_event"].set()
-            call["index_queue"].put(None)
+            call.done_event.set()
+            call.index_queue.put(None)
 
         self._stop = stop
 
@@ -121,21 +124,53 @@ class ThreadContext:
         return _ThreadWorker(target, args, self._around)
 
 
-def _info(call: dict[str, Any]) -> WorkerInfo:
-    worker = call["worker_id"]
-    return WorkerInfo(id=worker, num_workers=call["num_workers"], seed=call["base_seed"] + worker, dataset=call["dataset"])
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What torch's iterator tells its workers, as far as a thread needs it, in the words of torch's worker loop."""
+
+    dataset_kind: Any
+    dataset: Any
+    index_queue: Any
+    data_queue: Any
+    done_event: Any
+    auto_collation: bool
+    collate_fn: Callable[[Any], Any]
+    drop_last: bool
+    base_seed: int
+    init_fn: Callable[[int], Any] | None
+    worker_id: int
+    num_workers: int
 
 
-def _work(call: dict[str, Any]) -> None:
+def _read(target: Callable[..., None], args: tuple[Any, ...]) -> _Call:
+    """The arguments of torch's worker loop, whose parameters are private and differ between versions."""
+    given = inspect.signature(target).bind(*args).arguments
+    if "dataset_holder" in given:  # since torch 2.15: a list, from which the worker takes the dataset
+        given["dataset"] = given["dataset_holder"].pop()
+    try:
+        return _Call(*(given[field.name] for field in fields(_Call)))
+    except KeyError as missing:
+        raise ConfigError(
+            f"workers='threads' does not fit torch {torch.__version__}, whose workers are not told {missing}: "
+            "use workers='processes', or an earlier torch"
+        ) from None
+
+
+def _info(call: _Call) -> WorkerInfo:
+    worker = call.worker_id
+    return WorkerInfo(id=worker, num_workers=call.num_workers, seed=call.base_seed + worker, dataset=call.dataset)
+
+
+def _work(call: _Call) -> None:
     """What torch's worker loop does, less what concerns a process of its own."""
-    worker, orders, results, stop = (call[name] for name in ("worker_id", "index_queue", "data_queue", "done_event"))
+    worker, orders, results, stop = call.worker_id, call.index_queue, call.data_queue, call.done_event
     where = f"in DataLoader worker thread {worker}"
-    fetcher_options = [call[name] for name in ("dataset_kind", "dataset", "auto_collation", "collate_fn", "drop_last")]
+    fetcher_options = (call.dataset_kind, call.dataset, call.auto_collation, call.collate_fn, call.drop_last)
     failure: Any = None
     fetcher: Any = None
     try:
-        if call["init_fn"] is not None:
-            call["init_fn"](worker)
+        if call.init_fn is not None:
+            call.init_fn(worker)
         fetcher = _DatasetKind.create_fetcher(*fetcher_options)
     except Exception:
         failure = ExceptionWrapper(where=where)
@@ -155,7 +190,7 @@ def _work(call: dict[str, Any]) -> None:
             try:
                 result = fetcher.fetch(index)
             except Exception as error:
-                ended = isinstance(error, StopIteration) and call["dataset_kind"] == _DatasetKind.Iterable
+                ended = isinstance(error, StopIteration) and call.dataset_kind == _DatasetKind.Iterable
                 result = _IterableDatasetStopIteration(worker) if ended else ExceptionWrapper(where=where)
         results.put((number, result))
         del order, index, result

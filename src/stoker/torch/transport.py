@@ -12,7 +12,7 @@ from stoker.stage.context import LinedContext
 from stoker.stage.inbox import Inbox, Pins
 from stoker.torch.pinned import pins_for
 from stoker.torch.threads import ThreadContext
-from stoker.torch.worker import NOT_COMMON, Arrived, Opener, Share, Worker, count_samples, explain
+from stoker.torch.worker import NOT_COMMON, Arrived, Opener, Share, Worker, are_forked, count_samples, explain
 
 
 class Transport(Protocol):
@@ -47,9 +47,15 @@ class SlotTransport:
         pins = next((spare.pins for spare in spares if spare.pins is not None), None) or pins_for(loader)
         self.pins = pins is not None
         self._inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor, pins)
-        worker = Worker(self._inbox.area, loader.collate_fn, loader.caching, batched=loader._auto_collation)
-        self.collate = worker.collate
         context = loader.multiprocessing_context or torch.multiprocessing
+        worker = Worker(
+            self._inbox.area,
+            loader.collate_fn,
+            loader.caching,
+            batched=loader._auto_collation,
+            forked=are_forked(context),
+        )
+        self.collate = worker.collate
         opener = Opener(self._inbox)
         self.context = LinedContext(context, loader.num_workers, worker.begin, opener, explain)
         self.starting = self.context.starting

@@ -38,17 +38,19 @@ class Worker:
 
     outbox: Outbox
 
-    def __init__(self, area: Area, collate_fn: Callable[[Any], Any], caching: Caching, *, batched: bool) -> None:
+    def __init__(
+        self, area: Area, collate_fn: Callable[[Any], Any], caching: Caching, *, batched: bool, forked: bool
+    ) -> None:
         self.area = area
         self.collate_fn = collate_fn
         self.caching = caching
         self.batched = batched
+        self.forked = forked
 
     def begin(self, number: int) -> Callable[[Any], None] | None:
         """Prepare this process. What is returned wants to know of orders to come."""
-        # What was inherited is the training process's to collect. Finalizers of its garbage must not run here, where they
-        # would lock queues and end workers that are not ours; and pages that are not looked at stay shared.
-        gc.freeze()
+        if self.forked:
+            leave_inherited()
         if end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
             torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
@@ -88,6 +90,21 @@ class Worker:
 
     def _draws(self) -> bool:
         return bool(getattr(self.collate_fn, "draws", False))
+
+
+def are_forked(context: Any) -> bool:
+    """Whether the processes of a multiprocessing context inherit the objects of this one."""
+    return bool(context.get_start_method() == "fork")
+
+
+def leave_inherited() -> None:
+    """In a forked worker: what was inherited is the training process's to collect.
+
+    Finalizers of its garbage must not run here, where they would lock queues and end workers that are not ours; and pages
+    that are not looked at stay shared. A worker that is started anew has inherited nothing, and collects all it has when it
+    ends: extension modules complain of objects that are left.
+    """
+    gc.freeze()
 
 
 def explain(error: Exception, report: Any) -> ExceptionWrapper:
