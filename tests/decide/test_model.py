@@ -86,7 +86,7 @@ class TestSerial:
         seen = predict(told, Share())
         assert seen.rate == pytest.approx(1000 / 3)
         assert (seen.prep_stall, seen.fetch_stall) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-        assert predict(replace(told, gpu=100), Share()).limit == "gpu"
+        assert predict(replace(told, gpu=50), Share()).limit == "gpu"
 
     def test_a_cache_that_is_faster_than_the_store_is_not_slower_where_cores_are_short(self) -> None:
         told = rates(
@@ -180,10 +180,10 @@ class TestStalls:
         seen = predict(rates(gpu=50), Share())
         assert (seen.stall, seen.limit) == (pytest.approx(0), "gpu")
 
-    def test_handing_over_is_waiting_for_data_that_no_loader_removes(self) -> None:
-        seen = predict(rates(gpu=50, handover=1000), Share())
-        assert (seen.limit, seen.fetch_stall) == ("gpu", 0)
-        assert seen.prep_stall == pytest.approx(50 / 1050)
+    def test_handing_over_is_the_loops_own_time_and_no_waiting(self) -> None:
+        seen = predict(rates(gpu=50, handover=100), Share())
+        assert (seen.limit, seen.stall) == ("gpu", pytest.approx(0))
+        assert seen.rate == seen.loop == pytest.approx(1 / (1 / 50 + 1 / 100))
 
 
 class TestBand:
