@@ -30,7 +30,7 @@ def measured_jobs() -> Iterator[Profile]:
         cold, cached = (predict(told, one).rate for one in (share, replace(share, cached=1.0)))
         off = draw.choice([1.0, draw.uniform(0.4, 1.3)])
         speed = Speed(told.gpu, cached * off * draw.uniform(0.9, 1.1), cold * off)
-        stalls = stalls_of(speed, told.handover)
+        stalls = stalls_of(speed)
         yield profile(
             told,
             host=Host(told.cores, 8 * 10**9, "cpu", room_bytes=draw.choice([10**7, 10**9])),
@@ -127,7 +127,6 @@ def test_parts_of_the_time_in_whatever_order_chance_has_put_the_speeds() -> None
     assert stalls_of(Speed(1000.0, 400.0, 500.0)) == Stalls(0.5, 0.0)
     assert stalls_of(Speed(1000.0, 1200.0, 500.0)) == Stalls(0.0, 0.5)
     assert stalls_of(Speed(1000.0, 1200.0, 1100.0)) == Stalls(0.0, 0.0)
-    assert stalls_of(Speed(1000.0, 500.0, 500.0), handover=1000.0) == Stalls(0.0, 0.0)
     assert stalls_of(Speed(0.0, 0.0, 0.0)) == Stalls(0.0, 0.0)
 
 

@@ -180,10 +180,10 @@ class TestStalls:
         seen = predict(rates(gpu=50), Share())
         assert (seen.stall, seen.limit) == (pytest.approx(0), "gpu")
 
-    def test_handing_over_is_the_loops_own_time_and_no_waiting(self) -> None:
-        seen = predict(rates(gpu=50, handover=100), Share())
-        assert (seen.limit, seen.stall) == ("gpu", pytest.approx(0))
-        assert seen.rate == seen.loop == pytest.approx(1 / (1 / 50 + 1 / 100))
+    def test_handing_over_is_waiting_for_data_that_no_loader_removes(self) -> None:
+        seen = predict(rates(gpu=50, handover=1000), Share())
+        assert (seen.limit, seen.fetch_stall) == ("gpu", 0)
+        assert seen.prep_stall == pytest.approx(50 / 1050)
 
 
 class TestBand:

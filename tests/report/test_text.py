@@ -93,6 +93,16 @@ def test_the_limit_is_what_the_bars_say_whatever_the_document_calls_it() -> None
     assert "The training loop itself" not in words.headline(odd)[0]
 
 
+def test_the_way_to_the_device_is_not_called_preparing() -> None:
+    rates = replace(
+        PROFILE.rates, prep=1e5, prep_by_workers={2: 1e5}, storage=1e5, storage_by_readers={2: 1e5}, handover=1500.0
+    )
+    far = replace(PROFILE, rates=rates, speed=Speed(1000.0, 600.0, 600.0), stalls=Stalls(0.4, 0.0))
+    text = text_report(far, width=400)
+    assert "Handing over is the limit: batches are taken to the device during 40% of the time" in text
+    assert "Nothing here would help" in text
+
+
 def test_gains_are_told_against_the_first_figure() -> None:
     """The model says 250 where 200 were measured: none of that is a gain."""
     off = slow_prep(speed=Speed(1000.0, 200.0, 200.0), stalls=Stalls(0.8, 0.0), host=Host(1.0, 8 * 10**9, "cpu"))

@@ -60,7 +60,7 @@ class Forecast:
                 cold=cold,
                 cached=profile.speed.cached / cached if profile.speed.cached else cold,
                 since=now.cached,
-                loop=max(1.0, seen / loop_rate(profile.rates.gpu, profile.rates.handover)),
+                loop=max(1.0, max(seen, profile.speed.cached) / loop_rate(profile.rates.gpu, profile.rates.handover)),
             ),
         )
 
@@ -74,11 +74,11 @@ class Forecast:
 
     def _scaled(self, raw: Prediction, share: Share) -> Prediction:
         by = self.scale.at(hit_ratio(share.cached, share.policy))
-        loop = loop_rate(raw.gpu, self.rates.handover)
-        most = self.scale.loop * loop
+        most = self.scale.loop * loop_rate(raw.gpu, self.rates.handover)
         rate = min(most, by * raw.rate)
-        with_all_cached = min(most, max(rate, self.scale.cached * raw.rate / (1 - raw.fetch_stall)))
-        prep_stall = max(0.0, rate / with_all_cached - rate / loop)
+        with_all_cached = self.scale.cached * raw.rate / (1 - raw.fetch_stall)
+        with_all_cached = max(rate, min(most, raw.gpu, with_all_cached))
+        prep_stall = max(0.0, rate / with_all_cached - rate / raw.gpu)
         fetch_stall = 1 - rate / with_all_cached
         return replace(
             raw,

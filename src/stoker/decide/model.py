@@ -86,11 +86,6 @@ class Prediction:
         """The part of an epoch's time that the loop waits for data."""
         return self.prep_stall + self.fetch_stall
 
-    @property
-    def loop(self) -> float:
-        """The rate of a loop that waits for nothing, the way to the device included."""
-        return self.rate / (1 - self.stall)
-
 
 def hit_ratio(cached: float, policy: str = "keep-first") -> float:
     """The part of an epoch's samples that a cache of that fraction gives, for one reader of random permutations."""
@@ -122,7 +117,7 @@ def predict(rates: Rates, share: Share, confidence: Confidence | None = None) ->
     cautious_job = _Job(rates, share, cautious=True)
     cautious = cautious_job.rate(cautious_job.hits)
     falls, rises = (_moves(rates, share, confidence or Confidence(), rate, sign) for sign in (-1, 1))
-    prep_stall, fetch_stall = max(0.0, rate / without_fetch - rate / job.loop), 1 - rate / without_fetch
+    prep_stall, fetch_stall = max(0.0, rate / without_fetch - rate / gpu), 1 - rate / without_fetch
     return Prediction(
         rate=rate,
         limit=limit_of(prep_stall, fetch_stall),

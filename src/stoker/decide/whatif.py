@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stoker.decide.forecast import Forecast, as_measured
+from stoker.decide.limit import handover_part
 from stoker.decide.model import AT_LIMIT, Prediction, Share
 from stoker.profile import Advice, Profile, Rates
 from stoker.units import format_bytes
@@ -66,9 +67,10 @@ def table(forecast: Forecast, share: Share, change: str, values: Iterable[Any]) 
 def smallest_cache(forecast: Forecast, share: Share, target: float | None = None) -> Answer:
     """The smallest fraction with which the loop is not held up, or that reaches a rate."""
     now, best = forecast(replace(share, cached=0.0)), forecast(replace(share, cached=1.0))
-    wanted = AT_LIMIT * (now.loop if target is None else target)
+    wanted = AT_LIMIT * (now.gpu if target is None else target)
     if best.rate < wanted:
-        return Answer(None, f"with everything cached there are {best.rate:,.0f} samples/s of {now.loop:,.0f}: {_why(best)}")
+        reached = f"with everything cached there are {best.rate:,.0f} samples/s of {now.gpu:,.0f}"
+        return Answer(None, f"{reached}: {_why(best, forecast.rates)}")
     if now.rate >= wanted:
         return Answer(0.0, "reading from storage does not hold the loop up")
     low, high = 0.0, 1.0
@@ -86,16 +88,20 @@ def fewest_cores(forecast: Forecast, share: Share) -> Answer:
     best: Prediction | None = None
     for count in range(1, most + 1):
         best = forecast(on_cores(rates, share, count))
-        if best.rate >= AT_LIMIT * best.loop:
-            return Answer(count, f"fewer prepare less than {best.loop:,.0f} samples/s")
+        if best.rate >= AT_LIMIT * best.gpu:
+            return Answer(count, f"fewer prepare less than {best.gpu:,.0f} samples/s")
     assert best is not None
-    return Answer(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.loop:,.0f}: {_why(best)}")
+    return Answer(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.gpu:,.0f}: {_why(best, forecast.rates)}")
 
 
-def _why(prediction: Prediction) -> str:
-    if prediction.fetch_stall > prediction.prep_stall:
-        return f"storage gives only {prediction.fetch:,.0f}"
-    return f"the workers prepare only {prediction.prep:,.0f}"
+def _why(prediction: Prediction, rates: Rates) -> str:
+    handing_over = handover_part(prediction.rate, rates)
+    parts = {
+        f"storage gives only {prediction.fetch:,.0f}": prediction.fetch_stall,
+        f"the workers prepare only {prediction.prep:,.0f}": prediction.prep_stall - handing_over,
+        "handing batches over takes the rest": handing_over,
+    }
+    return max(parts, key=lambda words: parts[words])
 
 
 def best_workers(forecast: Forecast, share: Share) -> int:

@@ -85,7 +85,7 @@ globalThis.stokerModel = (() => {
     const cautiousJob = new Job(rates, share, true);
     const cautious = cautiousJob.rate(cautiousJob.hits);
     const [falls, rises] = [-1, 1].map((sign) => moves(rates, share, confidence, rate, sign));
-    const [prepStall, fetchStall] = [Math.max(0, rate / withoutFetch - rate / job.loop), 1 - rate / withoutFetch];
+    const [prepStall, fetchStall] = [Math.max(0, rate / withoutFetch - rate / gpu), 1 - rate / withoutFetch];
     return {
       rate,
       limit: limitOf(prepStall, fetchStall),
@@ -258,11 +258,11 @@ globalThis.stokerModel = (() => {
   function forecast(rates, scale, share, confidence) {
     const raw = predict(rates, share, confidence);
     const by = scaleAt(scale, hitRatio(share.cached || 0, share.policy || "keep-first"));
-    const loop = loopRate(raw.gpu, rates.handover);
-    const most = scale.loop * loop;
+    const most = scale.loop * loopRate(raw.gpu, rates.handover);
     const rate = Math.min(most, by * raw.rate);
-    const withAllCached = Math.min(most, Math.max(rate, (scale.cached * raw.rate) / (1 - raw.fetch_stall)));
-    const prepStall = Math.max(0, rate / withAllCached - rate / loop);
+    const allCached = (scale.cached * raw.rate) / (1 - raw.fetch_stall);
+    const withAllCached = Math.max(rate, Math.min(most, raw.gpu, allCached));
+    const prepStall = Math.max(0, rate / withAllCached - rate / raw.gpu);
     const fetchStall = 1 - rate / withAllCached;
     return {
       ...raw,

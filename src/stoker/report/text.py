@@ -8,10 +8,11 @@ import shlex
 import textwrap
 
 from stoker.decide.forecast import Verdict, verdict
+from stoker.decide.limit import handover_part
 from stoker.decide.planner import decide
 from stoker.decide.whatif import advise, no_advice
 from stoker.profile import Advice, Profile
-from stoker.report.words import unexplained
+from stoker.report.words import is_handing_over, unexplained
 
 _NAMES = {"compute": "compute", "prep": "prep stall", "fetch": "fetch stall"}
 _COLOURS = {"compute": "32", "prep": "33", "fetch": "31"}
@@ -81,7 +82,10 @@ def _sentence(profile: Profile, seen: Verdict) -> str:
     who = f"{profile.workers} worker{'' if profile.workers == 1 else 's'}" if profile.workers else "the loop itself"
     many = "" if profile.workers > 1 else "s"
     could = f"and the loop could take {rates.gpu:,.0f}"
-    if seen.limit == "prep":
+    if seen.limit == "prep" and is_handing_over(profile, seen):
+        part = handover_part(seen.rate, rates)
+        words = f"Handing over is the limit: batches are taken to the device during {part:.0%} of the time, {could}."
+    elif seen.limit == "prep":
         beside = ", but fewer beside the loop" if rates.prep > rates.gpu else ""
         words = f"Preparing is the limit: {who} prepare{many} {rates.prep:,.0f} samples/s{sure}{beside}, {could}."
     else:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stoker.decide.forecast import Verdict, as_measured, verdict
+from stoker.decide.limit import handover_part
 from stoker.decide.model import predict
 from stoker.errors import ConfigError
 from stoker.profile import Advice, Profile
@@ -84,6 +85,11 @@ def unexplained(profile: Profile, seen: Verdict) -> str:
     )
 
 
+def is_handing_over(profile: Profile, seen: Verdict) -> bool:
+    """Whether what the loop waits for is the way to the device, more than preparing."""
+    return handover_part(seen.rate, profile.rates) > seen.prep / 2
+
+
 def stall(profile: Profile) -> float:
     """The part of the time that the loop waits."""
     return verdict(profile).stall
@@ -121,7 +127,10 @@ def lead(profile: Profile) -> str:
         return f"A faster loader would change little: {could}, and gets {rate(speed(profile))}."
     who = many(profile.workers, "worker") if profile.workers else "The loop itself, without workers,"
     ending = "s" if profile.workers < 2 else ""
-    if seen.limit == "prep":
+    if seen.limit == "prep" and is_handing_over(profile, seen):
+        part = percent(handover_part(seen.rate, rates))
+        words = f"Most of it goes into taking batches to the device, {part} of the time; {could}."
+    elif seen.limit == "prep":
         words = f"{who} prepare{ending} {rate(rates.prep, sure.prep)}; {could}."
     else:
         words = f"{who} read{ending} {rate(rates.storage, sure.storage)}; {could}."
