@@ -75,6 +75,8 @@ class Host:
     device: str
     room_bytes: int = 0
     """What a cache could take of it; 0 is unknown."""
+    others: float = 0.0
+    """Cores that other processes and other guests of the same machine took while it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ class Advice:
     """How many times as fast as now, less one."""
     apply: str = ""
     """An option of `stoker run` or an argument of the loader; empty where neither can do it."""
+    ask: str = ""
+    """Options of `stoker whatif` that ask for the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,8 @@ class Profile:
     script: str = ""
     notes: tuple[str, ...] = ()
     """What could not be measured, and why; sentences."""
+    fixed: tuple[str, ...] = ()
+    """Arguments that the script gives its loader itself: no plan changes these."""
 
     def __post_init__(self) -> None:
         if self.version != VERSION:

@@ -46,8 +46,8 @@ def test_all_tables(path: str, capsys: Captured) -> None:
 def test_json(path: str, capsys: Captured) -> None:
     document = asked(path, capsys)
     assert [row["cached"] for row in document["cache"]] == [0.0, 0.25, 0.5, 0.75, 1.0]
-    assert document["cache"][-1]["rate"] == pytest.approx(1000)
-    assert document["now"]["limit"] == "fetch"
+    assert document["cache"][-1]["rate"] == pytest.approx(SMALLEST["speed"]["cached"])
+    assert (document["now"]["limit"], document["now"]["rate"]) == ("fetch", pytest.approx(SMALLEST["speed"]["cold"]))
     assert document["fewest_cores"]["value"] is None
     assert 0.8 < document["smallest_cache"]["value"] < 0.9
     assert document["advice"][0]["apply"] == "--cache 208MB"
@@ -60,6 +60,15 @@ def test_questions_are_asked_together(path: str, capsys: Captured) -> None:
     assert rows[0]["rate"] < rows[1]["rate"] < 800
     assert rows[0]["low"] < rows[0]["rate"] < rows[0]["high"]
     assert asked(path, capsys, "--storage", "2x")["asked"][0]["storage_factor"] == 2.0
+
+
+def test_numbers_and_kinds_of_workers(path: str, capsys: Captured) -> None:
+    rows = asked(path, capsys, "--workers", "1,3", "--kind", "threads")["asked"]
+    assert [(row["workers"], row["cores"], row["threads"]) for row in rows] == [(1, None, True), (3, None, True)]
+    (row,) = asked(path, capsys, "--cores", "4", "--workers", "8")["asked"]
+    assert (row["workers"], row["cores"]) == (8, 4)
+    assert main(["whatif", path, "--kind", "threads"]) == 0
+    assert "2 threads, 0% cached" in capsys.readouterr().out
 
 
 def test_a_table_for_people_has_its_columns_in_line(path: str, capsys: Captured) -> None:
@@ -77,6 +86,7 @@ def test_a_table_for_people_has_its_columns_in_line(path: str, capsys: Captured)
         (["--cache", "much"], "--cache is a number, not 'much'"),
         (["--cores", "0"], "--cores is a number from 1"),
         (["--cores", "1,x"], "--cores is a number from 1"),
+        (["--workers", "2,0"], "--workers is a number from 1"),
         (["--storage", "530MB"], "--storage is text such as '530MB/s'"),
         (["--gpu", "-1"], "gpu must be more than 0"),
         (["--gpu", "nan"], "--gpu is a finite number"),

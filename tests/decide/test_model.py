@@ -86,7 +86,7 @@ class TestSerial:
         seen = predict(told, Share())
         assert seen.rate == pytest.approx(1000 / 3)
         assert (seen.prep_stall, seen.fetch_stall) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-        assert predict(replace(told, gpu=100), Share()).limit == "gpu"
+        assert predict(replace(told, gpu=50), Share()).limit == "gpu"
 
     def test_a_cache_that_is_faster_than_the_store_is_not_slower_where_cores_are_short(self) -> None:
         told = rates(

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.model import AT_LIMIT, Share, predict
-from stoker.decide.whatif import advise, as_measured, best_workers, fewest_cores, on_cores, smallest_cache, table
+from stoker.decide.whatif import advise, best_workers, fewest_cores, on_cores, smallest_cache, table
 from stoker.profile import Dataset, Host, Profile, Rates, Speed, Stalls
 
 
@@ -27,11 +28,11 @@ def profile(told: Rates, **values: Any) -> Profile:
 
 
 def test_tables() -> None:
-    rows = table(rates(), Share(), "cached", (0.0, 0.5, 1.0))
+    rows = table(Forecast(rates()), Share(), "cached", (0.0, 0.5, 1.0))
     assert [row.share.cached for row in rows] == [0.0, 0.5, 1.0]
     speeds = [row.prediction.rate for row in rows]
     assert speeds == sorted(speeds)
-    rows = table(rates(storage=0.0, storage_by_readers={}, gpu=1e6), Share(), "cores", (1, 2, 4))
+    rows = table(Forecast(rates(storage=0.0, storage_by_readers={}, gpu=1e6)), Share(), "cores", (1, 2, 4))
     assert [row.prediction.rate for row in rows] == [pytest.approx(750), pytest.approx(1500), pytest.approx(3000)]
 
 
@@ -41,35 +42,35 @@ def test_fewer_cores_are_fewer_workers_on_this_host_and_more_are_a_larger_one() 
 
 
 def test_the_smallest_cache_is_enough_and_less_is_not() -> None:
-    answer = smallest_cache(rates(), Share())
+    answer = smallest_cache(Forecast(rates()), Share())
     assert answer.value is not None
     assert predict(rates(), Share(cached=answer.value)).rate >= AT_LIMIT * 1000
     assert predict(rates(), Share(cached=answer.value - 0.01)).rate < AT_LIMIT * 1000
 
 
 def test_no_cache_is_needed_or_none_is_enough() -> None:
-    assert smallest_cache(rates(gpu=100.0), Share()).value == 0
+    assert smallest_cache(Forecast(rates(gpu=100.0)), Share()).value == 0
     slow = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0})
-    answer = smallest_cache(slow, Share())
+    answer = smallest_cache(Forecast(slow), Share())
     assert answer.value is None
     assert "the workers prepare only 500" in answer.reason
-    assert smallest_cache(slow, Share(), target=500).value is not None
+    assert smallest_cache(Forecast(slow), Share(), target=500).value is not None
 
 
 def test_the_fewest_cores() -> None:
     slow = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, storage=0.0, storage_by_readers={})
-    assert fewest_cores(slow, Share()).value == 4
-    assert fewest_cores(rates(gpu=100.0), Share()).value == 1
-    answer = fewest_cores(rates(), Share())
+    assert fewest_cores(Forecast(slow), Share()).value == 4
+    assert fewest_cores(Forecast(rates(gpu=100.0)), Share()).value == 1
+    answer = fewest_cores(Forecast(rates()), Share())
     assert answer.value is None
     assert "storage gives only 200" in answer.reason
 
 
 def test_workers_beyond_the_cores_only_where_they_wait() -> None:
-    assert best_workers(rates(storage=0.0, storage_by_readers={}, gpu=1e5), Share()) == 2
-    assert best_workers(rates(gpu=100.0), Share()) == 1
+    assert best_workers(Forecast(rates(storage=0.0, storage_by_readers={}, gpu=1e5)), Share()) == 2
+    assert best_workers(Forecast(rates(gpu=100.0)), Share()) == 1
     waiting = rates(storage=100.0, storage_by_readers={1: 50.0, 2: 100.0})
-    assert best_workers(waiting, Share()) == 4
+    assert best_workers(Forecast(waiting), Share()) == 4
 
 
 def test_advice_on_a_slow_disk_is_a_cache() -> None:

@@ -5,6 +5,7 @@ run         the same exit code, and the same losses bit for bit
 cache       the same with `--cache 64MB`
 analyze     a version of hours: ends within three minutes, with the loader and the limit that were planted
 short       the same for the script as it is, which ends before all is measured
+scratch     the same as analyze with `--scratch`, in a folder with the files of a run before: all are as they were
 checkpoint  killed at several moments and started again with the same command until it ends: see `restarts`
 """
 
@@ -52,6 +53,7 @@ class Gallery:
             "cache": lambda entry: self._compared(entry, "run", "--cache", "64MB"),
             "analyze": lambda entry: self._analyze(entry, entry.hours),
             "short": lambda entry: self._analyze(entry, ()),
+            "scratch": self._scratch,
             "checkpoint": self._checkpoint,
         }
         return modes[mode](entry)
@@ -80,16 +82,30 @@ class Gallery:
         return Outcome(FAILED if why else OK, why, ended.seconds)
 
     def _analyze(self, entry: Entry, more: tuple[str, ...]) -> Outcome:
-        out = self._folder(entry, "analyze" if more else "short")
-        profile = out / "profile.json"
-        options = ["analyze", "--time", f"{self._time_s:g}", "--json", str(profile)]
-        command = under(entry, options, words(entry, self._data, out, *more))
+        return self._analyze_in(self._folder(entry, "analyze" if more else "short"), entry, more)
+
+    def _scratch(self, entry: Entry) -> Outcome:
+        before, out = self.reference(entry).out, self._folder(entry, "scratch")
+        shutil.copytree(before, out, dirs_exist_ok=True)
+        outcome = self._analyze_in(out, entry, entry.hours, "--scratch")
+        changed = [path.name for path in before.iterdir() if (out / path.name).read_bytes() != path.read_bytes()]
+        more = {path.name for path in out.iterdir()} - {path.name for path in before.iterdir()}
+        if changed or more:
+            return Outcome(FAILED, f"files were changed: {', '.join([*changed, *more])}", outcome.seconds)
+        return outcome
+
+    def _analyze_in(self, out: Path, entry: Entry, more: tuple[str, ...], *options: str) -> Outcome:
+        profile = self._folder(entry, "profiles") / "profile.json"
+        analyze = ["analyze", "--time", f"{self._time_s:g}", "--json", str(profile), *options]
+        command = under(entry, analyze, words(entry, self._data, out, *more))
         if entry.slow_disk:
             with slow_disk(self._data) as is_slow:
                 ended = run(command, out, limit_s=ANALYSIS_S, slow=is_slow)
         else:
             is_slow, ended = False, run(command, out, limit_s=ANALYSIS_S)
         limit = entry.limit if is_slow or not entry.slow_disk else "gpu"
+        if options and ended.code and (line := ended.says("stoker: .*--scratch")):
+            return Outcome(REFUSED, line, ended.seconds)
         if entry.not_analyzed:
             if ended.code and (line := ended.says(f"stoker: .*{entry.not_analyzed}")):
                 return Outcome(REFUSED, line, ended.seconds)

@@ -9,7 +9,6 @@ write a loss that was never reached. After the end of the run the same command e
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,15 @@ class Reference:
         self.losses = {loss for line in self.lines for loss in _loss(line).split()}
 
 
-@dataclass
-class _Wrong(Exception):  # noqa: N818
-    why: str
+class Wrong(Exception):  # noqa: N818
+    """Something that must not be."""
 
 
 def check_restarts(
     entry: Entry, reference: Reference, command: list[str], out: Path, place: Path
 ) -> tuple[str, str, float]:
     """Kill and start again until it ends. The verdict ("ok", "refused", "FAILED"), why, and how long it took."""
-    watch = _Watch(entry, reference, out, place)
+    watch = Watch(entry, reference, out, place)
     seconds = 0.0
     try:
         for number, moment in enumerate((*entry.moments, None)):
@@ -53,8 +51,8 @@ def check_restarts(
             ended = run(command, out)
             seconds += ended.seconds
             watch.after_the_end(ended)
-    except _Wrong as wrong:
-        return "FAILED", wrong.why, seconds
+    except Wrong as wrong:
+        return "FAILED", str(wrong), seconds
     if watch.refusal:
         is_right = "refused" in entry.checkpoint
         return ("refused" if is_right else "FAILED"), ("" if is_right else "refused: ") + watch.refusal, seconds
@@ -63,7 +61,7 @@ def check_restarts(
     return "ok", "", seconds
 
 
-class _Watch:
+class Watch:
     """What was seen of one script over all its starts."""
 
     def __init__(self, entry: Entry, reference: Reference, out: Path, place: Path) -> None:
@@ -83,17 +81,17 @@ class _Watch:
         """One start has ended."""
         which = f"start {number + 1}"
         if ended.took_too_long:
-            raise _Wrong(f"{which} did not end: {ended.last}")
+            raise Wrong(f"{which} did not end: {ended.last}")
         restored = next((i for i, line in enumerate(ended.lines) if re.search("stoker: .*restored step", line)), None)
         if restored is None and (refusal := ended.says(_REFUSED)):
             self.refusal = refusal
             return
         if moment is not None and not ended.was_killed:
-            raise _Wrong(f"{which} ended with code {ended.code} before {moment[0]!r}: {_complaint(ended)}")
+            raise Wrong(f"{which} ended with code {ended.code} before {moment[0]!r}: {_complaint(ended)}")
         if moment is None and ended.code != self._entry.code:
-            raise _Wrong(f"{which} ended with code {ended.code}: {_complaint(ended)}")
+            raise Wrong(f"{which} ended with code {ended.code}: {_complaint(ended)}")
         if restored is None and number and list(self._place.rglob("*.json")) and moment != RESTART:
-            raise _Wrong(f"{which} did not restore anything")
+            raise Wrong(f"{which} did not restore anything")
         lines = ended.lines[restored + 1 if restored is not None else 0 :]
         self._check_losses(which, [line for line in lines if _LOSS.match(line)], restored is not None, moment is None)
         if restored is not None or not number:
@@ -109,58 +107,58 @@ class _Watch:
         ours = [_key(line) for line in lines]
         first = theirs.index(ours[0]) if ours[0] in theirs else None
         if first is None:
-            raise _Wrong(f"{which} went on with a loss that is none of the uninterrupted run's: {lines[0]}")
+            raise Wrong(f"{which} went on with a loss that is none of the uninterrupted run's: {lines[0]}")
         if is_restored and first > self._reached:
-            raise _Wrong(f"{which} left out {first - self._reached} lines before: {lines[0]}")
+            raise Wrong(f"{which} left out {first - self._reached} lines before: {lines[0]}")
         if is_restored and not first:
-            raise _Wrong(f"{which} began anew")
+            raise Wrong(f"{which} began anew")
         rest = theirs[first:]
         if self._entry.counts_anew:
             ours = ours[: len(rest)]
         for number, key in enumerate(ours):
             if number >= len(rest) or key != rest[number]:
-                raise _Wrong(f"{which} differs {number} lines after it went on: {lines[number]}")
+                raise Wrong(f"{which} differs {number} lines after it went on: {lines[number]}")
         if is_last and len(ours) < len(rest):
-            raise _Wrong(f"{which} ended {len(rest) - len(ours)} lines too early")
+            raise Wrong(f"{which} ended {len(rest) - len(ours)} lines too early")
         self._reached = max(self._reached, first + len(ours))
 
     def _check_files(self, which: str) -> None:
         for name in self._entry.rows:
             rows = (self._out / name).read_text().split() if (self._out / name).exists() else []
             if missing := [row for row in self._kept.get(name, []) if row not in rows]:
-                raise _Wrong(f"after {which} {name} has lost {missing[0]!r}")
+                raise Wrong(f"after {which} {name} has lost {missing[0]!r}")
             for row in rows:
                 if "0x" in row and row.rpartition(",")[2] not in self._reference.losses:
-                    raise _Wrong(f"after {which} {name} has a row of an epoch that never was: {row!r}")
+                    raise Wrong(f"after {which} {name} has a row of an epoch that never was: {row!r}")
             self._kept[name] = rows
         for name in self._entry.best:
             if not (self._out / name).exists():
                 if name in self._good:
-                    raise _Wrong(f"after {which} {name} is gone")
+                    raise Wrong(f"after {which} {name} is gone")
                 continue
             loss = _saved_loss(self._out / name)
             if loss in self._reference.losses:
                 self._good.add(name)
             elif name in self._good:
-                raise _Wrong(f"after {which} {name} holds a model that never was, of loss {loss}")
+                raise Wrong(f"after {which} {name} holds a model that never was, of loss {loss}")
 
     def _check_final_files(self) -> None:
         for path in sorted(self._reference.out.iterdir()):
             ours = self._out / path.name
             if not ours.exists():
-                raise _Wrong(f"{path.name} is missing in the end")
+                raise Wrong(f"{path.name} is missing in the end")
             own = (*self._entry.best, *self._entry.rows)
             if path.name not in own and not self._entry.counts_anew and ours.read_bytes() != path.read_bytes():
-                raise _Wrong(f"{path.name} is another in the end")
+                raise Wrong(f"{path.name} is another in the end")
 
     def after_the_end(self, ended: Ended) -> None:
         """The same command, once more: it says that all is done, and does nothing."""
         if self._entry.counts_anew or self._entry.code:
             return
         if ended.took_too_long or ended.code:
-            raise _Wrong(f"once more after the end: code {ended.code}: {_complaint(ended)}")
+            raise Wrong(f"once more after the end: code {ended.code}: {_complaint(ended)}")
         if again := [line for line in ended.lines if _LOSS.match(line)]:
-            raise _Wrong(f"once more after the end it trained: {again[0]}")
+            raise Wrong(f"once more after the end it trained: {again[0]}")
 
 
 def _loss(line: str) -> str:
@@ -184,4 +182,6 @@ def _saved_loss(path: Path) -> str:
 
 
 def _complaint(ended: Ended) -> str:
-    return (ended.says(r"^stoker: |^\w*Error") or ended.last)[:200]
+    """The line that says what went wrong: the error's own, or what we say of it."""
+    errors = [line for line in ended.lines if re.match(r"[\w.]*(Error|Exception|Exit): ", line)]
+    return (errors[-1] if errors else ended.says(r"^stoker: ") or ended.last)[:200]

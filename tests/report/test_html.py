@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.report.profiles import AFTER, ODD, OUTSIDE, USUAL, random_case
 from tests.tries import HANG_S
 
+from stoker.decide.forecast import Forecast, Scale
 from stoker.decide.model import Share, predict
 from stoker.errors import CommandError
 from stoker.profile import LIMITS, Profile
@@ -123,6 +124,16 @@ def test_the_model_of_the_page_is_the_model_of_python(browser: Browser) -> None:
     ask = "(asked) => asked.map((one) => stokerModel.predict(one.rates, one.share, one.confidence))"
     for answer, case in zip(page.evaluate(ask, asked), cases, strict=True):
         assert numbers(answer) == pytest.approx(numbers(asdict(predict(*case))), rel=1e-6, abs=1e-6), case
+    scales = [
+        Scale(draw.uniform(0.5, 1.5), draw.uniform(0.5, 1.5), draw.choice([0.0, 0.3, 1.0]), draw.choice([1.0, 1.1]))
+        for _ in cases
+    ]
+    asked = [one | {"scale": asdict(scale)} for one, scale in zip(asked, scales, strict=True)]
+    ask = "(asked) => asked.map((one) => stokerModel.forecast(one.rates, one.scale, one.share, one.confidence))"
+    for answer, case, scale in zip(page.evaluate(ask, asked), cases, scales, strict=True):
+        told, share, sure = case
+        expected = numbers(asdict(Forecast(told, sure, scale)(share)))
+        assert numbers(answer) == pytest.approx(expected, rel=1e-6, abs=1e-6), case
     page.close()
 
 
@@ -147,7 +158,7 @@ def test_each_slider_moves_the_prediction_to_what_python_computes(visit: Any, pr
         if step:
             seen.move(*step)
         found = seen.ask("() => stokerPage")
-        expected = predict(profile.rates, Share(**found["share"]), profile.confidence)
+        expected = Forecast.of(profile)(Share(**found["share"]))
         assert numbers(found["prediction"]) == pytest.approx(numbers(asdict(expected)), rel=1e-3, abs=1e-6)
         assert seen.page.inner_text("#result-rate") == words.number(expected.rate)
         rates.add(expected.rate)
@@ -155,9 +166,7 @@ def test_each_slider_moves_the_prediction_to_what_python_computes(visit: Any, pr
     assert asdict(Share(**found["share"])) | {"storage_factor": 0.1, "gpu_factor": 32} == found["share"]
     seen.page.press("#reset", "Enter")
     seen.ask(PAINTED)
-    assert seen.ask("() => stokerPage.prediction.rate") == pytest.approx(
-        predict(profile.rates, Share(workers=2), profile.confidence).rate, rel=1e-3
-    )
+    assert seen.ask("() => stokerPage.prediction.rate") == pytest.approx(profile.speed.cold, rel=1e-3)
     assert seen.complaints == []
 
 

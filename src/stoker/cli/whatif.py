@@ -1,7 +1,8 @@
 """Predict the speed of a job with other cores, cache, storage or device, from its profile.
 
-PROFILE is what `stoker analyze` wrote. Without options: tables of all four, the smallest cache and the fewest cores that
-remove the stall, and what would help most. With options, the prediction for these together.
+PROFILE is what `stoker analyze` wrote. Without options: tables of cores, cache, storage and device, the smallest cache and
+the fewest cores that remove the stall, and what would help most. With options, the prediction for these together. All
+numbers are in proportion to what was measured: "as measured" is the speed of the script's own loop.
 """
 
 import argparse
@@ -10,8 +11,9 @@ import math
 from dataclasses import asdict, replace
 from typing import Any
 
-from stoker.decide.model import Share, predict
-from stoker.decide.whatif import Row, advise, as_measured, fewest_cores, on_cores, smallest_cache, table
+from stoker.decide.forecast import Forecast, as_measured
+from stoker.decide.model import Share
+from stoker.decide.whatif import Row, advise, fewest_cores, on_cores, smallest_cache, table
 from stoker.errors import ConfigError
 from stoker.profile import Profile
 from stoker.units import parse_rate
@@ -26,6 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cores", metavar="N[,N...]", help="so many cores with a worker each, on this host or a larger one"
     )
+    parser.add_argument("--workers", metavar="N[,N...]", help="so many workers on the same cores")
+    parser.add_argument("--kind", choices=["processes", "threads"], help="what workers are")
     parser.add_argument("--cache", metavar="FRACTION", help="the part of the dataset that is cached: 0.35, or 35%%")
     parser.add_argument(
         "--storage", metavar="RATE", help="what storage gives to these workers: 530MB/s, or 2x of what it was"
@@ -37,14 +41,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the predictions."""
     profile = Profile.load(options.profile)
-    now = as_measured(profile)
-    tables = _asked(profile, now, options) or _all(profile, now)
+    forecast, now = Forecast.of(profile), as_measured(profile)
+    tables = _asked(profile, forecast, now, options) or _all(profile, forecast, now)
     share = tables["asked"][0].share if "asked" in tables else now
     answers = {
-        "smallest_cache": asdict(smallest_cache(profile.rates, replace(share, cached=0.0))),
-        "fewest_cores": asdict(fewest_cores(profile.rates, share)),
+        "smallest_cache": asdict(smallest_cache(forecast, replace(share, cached=0.0))),
+        "fewest_cores": asdict(fewest_cores(forecast, share)),
     }
-    measured = Row(now, predict(profile.rates, now, profile.confidence))
+    measured = Row(now, forecast(now))
     if options.json:
         plain = {name: [_plain(row) for row in rows] for name, rows in tables.items()}
         document = {"now": _plain(measured), **plain, **answers, "advice": [asdict(one) for one in advise(profile)]}
@@ -62,32 +66,38 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(profile: Profile, now: Share, options: argparse.Namespace) -> dict[str, list[Row]]:
-    """One prediction for each number of cores, with everything else that was asked for."""
-    if options.cores is options.cache is options.storage is options.gpu is None:
+def _asked(profile: Profile, forecast: Forecast, now: Share, options: argparse.Namespace) -> dict[str, list[Row]]:
+    """One prediction for each number of cores and of workers, with everything else that was asked for."""
+    names = ("cores", "workers", "kind", "cache", "storage", "gpu")
+    if all(getattr(options, name) is None for name in names):
         return {}
     share = now
+    if options.kind is not None:
+        share = replace(share, threads=options.kind == "threads")
     if options.cache is not None:
         share = replace(share, cached=_number(options.cache, "--cache"))
     if options.storage is not None:
         share = replace(share, storage_factor=_storage(profile, options.storage))
     if options.gpu is not None:
         share = replace(share, gpu_factor=_number(options.gpu.removesuffix("x"), "--gpu"))
-    shares = (
-        [share] if options.cores is None else [on_cores(profile.rates, share, count) for count in _counts(options.cores)]
-    )
-    return {"asked": [Row(one, predict(profile.rates, one, profile.confidence)) for one in shares]}
+    shares = [share]
+    if options.cores is not None:
+        shares = [on_cores(profile.rates, share, count) for count in _counts(options.cores, "--cores")]
+    if options.workers is not None:
+        counts = _counts(options.workers, "--workers")
+        shares = [replace(one, workers=count) for one in shares for count in counts]
+    return {"asked": [Row(one, forecast(one)) for one in shares]}
 
 
-def _all(profile: Profile, now: Share) -> dict[str, list[Row]]:
-    rates, sure, most = profile.rates, profile.confidence, max(2, round(2 * (profile.rates.cores or profile.workers)))
+def _all(profile: Profile, forecast: Forecast, now: Share) -> dict[str, list[Row]]:
+    rates, most = profile.rates, max(2, round(2 * (profile.rates.cores or profile.workers)))
     counts = sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
     tables = {
-        "cores": table(rates, now, "cores", counts, sure),
-        "cache": table(rates, now, "cached", _FRACTIONS, sure),
-        "lru": table(rates, replace(now, policy="lru"), "cached", _FRACTIONS[1:-1], sure),
-        "storage": table(rates, now, "storage_factor", _FACTORS, sure),
-        "gpu": table(rates, now, "gpu_factor", _FACTORS, sure),
+        "cores": table(forecast, now, "cores", counts),
+        "cache": table(forecast, now, "cached", _FRACTIONS),
+        "lru": table(forecast, replace(now, policy="lru"), "cached", _FRACTIONS[1:-1]),
+        "storage": table(forecast, now, "storage_factor", _FACTORS),
+        "gpu": table(forecast, now, "gpu_factor", _FACTORS),
     }
     if not rates.storage:
         for name in ("cache", "lru", "storage"):
@@ -114,10 +124,10 @@ def _number(text: str, what: str) -> float:
     return value
 
 
-def _counts(text: str) -> list[int]:
+def _counts(text: str, what: str) -> list[int]:
     words = text.split(",")
     if not all(word.strip().isdecimal() and int(word) for word in words):
-        raise ConfigError(f"--cores is a number from 1, or several with commas between them, not {text!r}")
+        raise ConfigError(f"{what} is a number from 1, or several with commas between them, not {text!r}")
     return [int(word) for word in words]
 
 
@@ -136,7 +146,8 @@ def _label(name: str, share: Share) -> str:
         return f"storage x {share.storage_factor:g}"
     if name == "gpu":
         return f"device x {share.gpu_factor:g}"
-    words = f"{share.workers} worker{'s' if share.workers != 1 else ''}, {share.cached:.0%} cached"
+    kind = "thread" if share.threads else "worker"
+    words = f"{share.workers} {kind}{'s' if share.workers != 1 else ''}, {share.cached:.0%} cached"
     words += f", storage x {share.storage_factor:.2g}" if share.storage_factor != 1 else ""
     return words + (f", device x {share.gpu_factor:g}" if share.gpu_factor != 1 else "")
 

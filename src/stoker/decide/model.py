@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker.decide.limit import limit_of, loop_rate
 from stoker.decide.network import Curve, last_root, throughput
 from stoker.errors import ConfigError
 from stoker.profile import Confidence, Rates
@@ -116,17 +117,17 @@ def predict(rates: Rates, share: Share, confidence: Confidence | None = None) ->
     cautious_job = _Job(rates, share, cautious=True)
     cautious = cautious_job.rate(cautious_job.hits)
     falls, rises = (_moves(rates, share, confidence or Confidence(), rate, sign) for sign in (-1, 1))
-    prep, fetch = job.prep_rate(), job.fetch_rate()
+    prep_stall, fetch_stall = max(0.0, rate / without_fetch - rate / gpu), 1 - rate / without_fetch
     return Prediction(
         rate=rate,
-        limit=job.limit(rate, prep, fetch),
-        prep_stall=max(0.0, rate / without_fetch - rate / gpu),
-        fetch_stall=1 - rate / without_fetch,
+        limit=limit_of(prep_stall, fetch_stall),
+        prep_stall=prep_stall,
+        fetch_stall=fetch_stall,
         low=max(0.0, rate - math.hypot(falls, rate - min(rate, cautious))),
         high=rate + rises,
         gpu=gpu,
-        prep=prep,
-        fetch=fetch,
+        prep=job.prep_rate(),
+        fetch=job.fetch_rate(),
         extrapolated=cautious < 0.99 * rate,
     )
 
@@ -162,7 +163,7 @@ def seen_together(rates: Rates, share: Share, cached_rate: float) -> Rates:
     workers = rates.workers if share.workers is None else share.workers
     wanted = workers * rates.prep_busy + cached_rate * rates.loop_cores / rates.gpu
     expected = predict(rates, cached)
-    if not workers or wanted < rates.cores or expected.limit != "prep" or not 0 < cached_rate < expected.rate:
+    if not workers or wanted < rates.cores or expected.stall < 1 - AT_LIMIT or not 0 < cached_rate < expected.rate:
         return rates
     more = last_root(
         lambda cores: predict(replace(rates, loop_cores=rates.loop_cores + cores), cached).rate - cached_rate,
@@ -182,8 +183,7 @@ class _Job:
         self.spread = rates.spread
         self.busy = rates.prep_busy
         self.batch = rates.batch
-        handover_s = 1 / rates.handover if rates.handover else 0.0
-        self.loop = 1 / (1 / (rates.gpu * share.gpu_factor) + handover_s)
+        self.loop = loop_rate(rates.gpu * share.gpu_factor, rates.handover)
         self.loop_core_s = rates.loop_cores / rates.gpu
         counted = max(1, rates.workers)
         self.cache_s = counted / rates.cache if rates.cache else 0.0
@@ -274,12 +274,6 @@ class _Job:
         cycle_s = self.workers / rate
         fetch_s = max(0.0, cycle_s - self.workers / self.preparing(self.workers, cores, hits)) / (1 - hits)
         return (hits + self.spread**2) * (1 - hits) * (fetch_s / cycle_s) ** 2 / self.batch if self.batch else 0.0
-
-    def limit(self, rate: float, prep: float, fetch: float) -> str:
-        """The stage that is the slowest; the loop, if it is not held up, or does everything itself and is most of it."""
-        if rate >= (AT_LIMIT if self.workers else 0.5) * self.loop:
-            return "gpu"
-        return "prep" if prep <= fetch else "fetch"
 
 
 def _points(points: Mapping[int, float]) -> dict[int, float]:

@@ -1,7 +1,8 @@
 """Profile in, plan out: workers, prefetch and cache, each with its reason. Pure.
 
-A value is set only where the cost model says that it matters, or where it says that what there is should stay. The text
-of a plan has every reason beside its value.
+A value is set only where the forecast says that it matters, or where it says that what there is should stay. What the
+script says itself, no plan changes: it stays as it was, and nothing is promised for it. The text of a plan has every reason
+beside its value.
 """
 
 import json
@@ -9,8 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from stoker.decide.model import AT_LIMIT, Prediction, Share, hit_ratio, predict
-from stoker.decide.whatif import as_measured, best_workers, cache_room, room_bytes, smallest_cache
+from stoker.decide.forecast import Forecast, as_measured
+from stoker.decide.model import AT_LIMIT, Prediction, Share, hit_ratio
+from stoker.decide.whatif import WORTH, best_workers, cache_room, room_bytes, smallest_cache
 from stoker.plan import Plan
 from stoker.profile import Profile
 from stoker.units import format_bytes
@@ -41,45 +43,57 @@ class Decision:
     before: Prediction
     after: Prediction
 
+    @property
+    def gain(self) -> float:
+        """How many times as fast as now, less one."""
+        return self.after.rate / self.before.rate - 1
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the plan makes the run faster."""
+        return self.gain >= WORTH
+
 
 def decide(profile: Profile) -> Decision:
     """The plan for another run of the same script on the same host."""
-    rates, now = profile.rates, as_measured(profile)
-    before = predict(rates, now, profile.confidence)
+    forecast, now = Forecast.of(profile), as_measured(profile)
+    before = forecast(now)
     values: dict[str, str | int] = {}
     reasons: dict[str, str] = {}
     share = now
-    if before.stall < 1 - AT_LIMIT:
+    if before.limit == "gpu":
         values["num_workers"] = profile.workers
         reasons["num_workers"] = f"as it was: the loop waits for data during {before.stall:.1%} of its time"
     else:
-        roomy = replace(now, cached=max(now.cached, cache_room(profile) if rates.storage else 0.0))
-        share = _workers(profile, roomy)
+        can_cache = profile.rates.storage and "cache" not in profile.fixed
+        roomy = replace(now, cached=max(now.cached, cache_room(profile) if can_cache else 0.0))
+        share = _workers(profile, forecast, roomy)
         values["num_workers"] = share.workers or 0
-        reasons["num_workers"] = _workers_reason(profile, share)
-        share = _cache(profile, share, values, reasons)
+        reasons["num_workers"] = _workers_reason(profile, forecast, share)
+        share = _cache(profile, forecast, share, values, reasons)
     if share.workers:
         share = _kind(profile, share, values, reasons)
-        values["prefetch_factor"] = _prefetch(profile, share)
-        samples = f"{profile.batch_size} sample{'s' if profile.batch_size > 1 else ''}"
-        reasons["prefetch_factor"] = f"batches ahead for each worker, so that times of batches of {samples} even out"
-    return Decision(Plan.of_values(values), reasons, share, before, predict(rates, share, profile.confidence))
+        values["prefetch_factor"], reasons["prefetch_factor"] = _prefetch(profile, share)
+    return Decision(Plan.of_values(values), reasons, share, before, forecast(share))
 
 
-def _workers(profile: Profile, share: Share) -> Share:
-    """As many as there were, unless another number is better."""
-    best = replace(share, workers=best_workers(profile.rates, share))
-    as_good = 0.99 * predict(profile.rates, best).rate
-    return share if predict(profile.rates, share).rate >= as_good else best
+def _workers(profile: Profile, forecast: Forecast, share: Share) -> Share:
+    """As many as there were, unless another number is better and the script leaves it open."""
+    if "num_workers" in profile.fixed:
+        return share
+    best = replace(share, workers=best_workers(forecast, share))
+    return share if forecast.rate(share) >= 0.99 * forecast.rate(best) else best
 
 
-def _workers_reason(profile: Profile, share: Share) -> str:
+def _workers_reason(profile: Profile, forecast: Forecast, share: Share) -> str:
     count, cores = share.workers or 0, profile.rates.cores
-    expected = predict(profile.rates, share)
+    expected = forecast(share)
     rate = expected.rate
+    if "num_workers" in profile.fixed:
+        return "as the script says, which no plan changes"
     if count == profile.workers:
         return f"as it was: no other number on {cores:g} cores gives more than {rate:,.0f} samples/s"
-    why = f"{rate:,.0f} samples/s, where {profile.workers} give {predict(profile.rates, _with(share, profile)).rate:,.0f}"
+    why = f"{rate:,.0f} samples/s, where {profile.workers} give {forecast.rate(_with(share, profile)):,.0f}"
     why += "; more than cores, because they wait for much of their time" if cores and count > cores else ""
     return why + (f"; uncertain, at least {expected.low:,.0f}" if expected.extrapolated else "")
 
@@ -88,14 +102,16 @@ def _with(share: Share, profile: Profile) -> Share:
     return replace(share, workers=profile.workers)
 
 
-def _cache(profile: Profile, share: Share, values: dict[str, str | int], reasons: dict[str, str]) -> Share:
+def _cache(
+    profile: Profile, forecast: Forecast, share: Share, values: dict[str, str | int], reasons: dict[str, str]
+) -> Share:
     """The smallest cache that is as good as the largest that fits."""
-    rates, size = profile.rates, profile.dataset.bytes
-    without = predict(rates, replace(share, cached=0.0)).rate
-    with_all = predict(rates, share).rate
+    size = profile.dataset.bytes
+    without = forecast.rate(replace(share, cached=0.0))
+    with_all = forecast.rate(share)
     if share.cached <= profile.cached or with_all < without / AT_LIMIT:
         return replace(share, cached=profile.cached)
-    enough = smallest_cache(rates, replace(share, cached=0.0), target=with_all).value
+    enough = smallest_cache(forecast, replace(share, cached=0.0), target=with_all).value
     fraction = min(share.cached, (share.cached if enough is None else enough) * _SPARE)
     if fraction > 0.9 * share.cached or share.cached * size <= _CHEAP * room_bytes(profile):
         fraction = share.cached
@@ -113,6 +129,10 @@ def _cache(profile: Profile, share: Share, values: dict[str, str | int], reasons
 def _kind(profile: Profile, share: Share, values: dict[str, str | int], reasons: dict[str, str]) -> Share:
     threads, processes = profile.rates.prep_by_threads, profile.rates.prep_by_workers
     both = [count for count in threads if processes.get(count)]
+    if "workers" in profile.fixed:
+        values["workers"] = profile.workers_kind
+        reasons["workers"] = "as the script says, which no plan changes"
+        return share
     if not both:
         values["workers"] = profile.workers_kind
         reasons["workers"] = "as it was: the other kind was not tried"
@@ -123,12 +143,16 @@ def _kind(profile: Profile, share: Share, values: dict[str, str | int], reasons:
     return replace(share, threads=ratio >= _AS_GOOD)
 
 
-def _prefetch(profile: Profile, share: Share) -> int:
+def _prefetch(profile: Profile, share: Share) -> tuple[int, str]:
     """Two stages with N batches between them lose about variance / 2N of their rate by chance, when they are balanced."""
+    if "prefetch_factor" in profile.fixed:
+        return profile.prefetch, "as the script says, which no plan changes"
     hits = hit_ratio(share.cached, share.policy)
     variance = (profile.rates.spread**2 + hits * (1 - hits)) / profile.batch_size
     depth = math.ceil(variance / (2 * _WAIT) / (share.workers or 1))
-    return min(_MOST_PREFETCH, max(_LEAST_PREFETCH, depth))
+    samples = f"{profile.batch_size} sample{'s' if profile.batch_size > 1 else ''}"
+    reason = f"batches ahead for each worker, so that times of batches of {samples} even out"
+    return min(_MOST_PREFETCH, max(_LEAST_PREFETCH, depth)), reason
 
 
 def render(plan: Plan, reasons: Mapping[str, str], head: str = "") -> str:

@@ -1,18 +1,21 @@
-"""What would change the speed of a job, and by how much: questions to the cost model. Pure; no formula of its own.
+"""What would change the speed of a job, and by how much: questions to the forecast. Pure; no formula of its own.
 
-The shares that are tried differ from what was measured in one thing, or in those that one command changes together.
+The shares that are tried differ from what was measured in one thing, or in those that one command changes together. What is
+advised is sure to help: the interval of its speed lies above that of the speed now.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stoker.decide.model import AT_LIMIT, Prediction, Share, predict
-from stoker.profile import Advice, Confidence, Profile, Rates
+from stoker.decide.forecast import Forecast, as_measured
+from stoker.decide.limit import handover_part
+from stoker.decide.model import AT_LIMIT, Prediction, Share
+from stoker.profile import Advice, Profile, Rates
 from stoker.units import format_bytes
 
 WORTH = 0.03
-"""Gains below are within what a measurement can tell."""
+"""Smaller gains are not worth a change."""
 ADVICE_AT_MOST = 3
 _MINOR = 0.1
 """A change that gains less than this part of what the best one does is not worth a line."""
@@ -20,7 +23,6 @@ _HALVINGS = 12
 _STEPS = 24
 """So many numbers of workers are tried at most, the closer to each other the smaller they are."""
 _MOST_CORES = 256
-_AND = ", and "
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +41,15 @@ class Answer:
     reason: str
 
 
-def as_measured(profile: Profile) -> Share:
-    """The share that a profile was made with."""
-    return Share(workers=profile.workers, cached=profile.cached, threads=profile.workers_kind == "threads")
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Something that could be changed: in words, as a share, as it is done, and as it is asked for."""
+
+    words: str
+    share: Share
+    apply: str
+    ask: str
+    kind: str
 
 
 def on_cores(rates: Rates, share: Share, count: int) -> Share:
@@ -49,58 +57,62 @@ def on_cores(rates: Rates, share: Share, count: int) -> Share:
     return replace(share, workers=count, cores=max(float(count), share.cores or rates.cores))
 
 
-def table(
-    rates: Rates, share: Share, change: str, values: Iterable[Any], confidence: Confidence | None = None
-) -> list[Row]:
+def table(forecast: Forecast, share: Share, change: str, values: Iterable[Any]) -> list[Row]:
     """A row for each value of one thing: `cores`, or a field of Share."""
+    rates = forecast.rates
     shares = [on_cores(rates, share, value) if change == "cores" else replace(share, **{change: value}) for value in values]
-    return [Row(one, predict(rates, one, confidence)) for one in shares]
+    return [Row(one, forecast(one)) for one in shares]
 
 
-def smallest_cache(rates: Rates, share: Share, target: float | None = None) -> Answer:
+def smallest_cache(forecast: Forecast, share: Share, target: float | None = None) -> Answer:
     """The smallest fraction with which the loop is not held up, or that reaches a rate."""
-    now, best = predict(rates, replace(share, cached=0.0)), predict(rates, replace(share, cached=1.0))
+    now, best = forecast(replace(share, cached=0.0)), forecast(replace(share, cached=1.0))
     wanted = AT_LIMIT * (now.gpu if target is None else target)
     if best.rate < wanted:
-        return Answer(None, f"with everything cached there are {best.rate:,.0f} samples/s of {now.gpu:,.0f}: {_why(best)}")
+        reached = f"with everything cached there are {best.rate:,.0f} samples/s of {now.gpu:,.0f}"
+        return Answer(None, f"{reached}: {_why(best, forecast.rates)}")
     if now.rate >= wanted:
         return Answer(0.0, "reading from storage does not hold the loop up")
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        enough = predict(rates, replace(share, cached=middle)).rate >= wanted
+        enough = forecast.rate(replace(share, cached=middle)) >= wanted
         low, high = (low, middle) if enough else (middle, high)
     return Answer(high, f"with less, reading from storage ({now.fetch:,.0f} samples/s) holds the loop up")
 
 
-def fewest_cores(rates: Rates, share: Share) -> Answer:
+def fewest_cores(forecast: Forecast, share: Share) -> Answer:
     """The smallest number of cores, each with a worker, with which the loop is not held up."""
+    rates = forecast.rates
     most = int(min(_MOST_CORES, 4 * max(rates.cores, *rates.prep_by_workers, rates.workers, 1)))
     best: Prediction | None = None
     for count in range(1, most + 1):
-        best = predict(rates, on_cores(rates, share, count))
+        best = forecast(on_cores(rates, share, count))
         if best.rate >= AT_LIMIT * best.gpu:
             return Answer(count, f"fewer prepare less than {best.gpu:,.0f} samples/s")
     assert best is not None
-    return Answer(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.gpu:,.0f}: {_why(best)}")
+    return Answer(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.gpu:,.0f}: {_why(best, forecast.rates)}")
 
 
-def _why(prediction: Prediction) -> str:
-    return {
-        "fetch": f"storage gives only {prediction.fetch:,.0f}",
-        "prep": f"the workers prepare only {prediction.prep:,.0f}",
-        "gpu": "handing batches over takes the rest",
-    }[prediction.limit]
+def _why(prediction: Prediction, rates: Rates) -> str:
+    handing_over = handover_part(prediction.rate, rates)
+    parts = {
+        f"storage gives only {prediction.fetch:,.0f}": prediction.fetch_stall,
+        f"the workers prepare only {prediction.prep:,.0f}": prediction.prep_stall - handing_over,
+        "handing batches over takes the rest": handing_over,
+    }
+    return max(parts, key=lambda words: parts[words])
 
 
-def best_workers(rates: Rates, share: Share) -> int:
+def best_workers(forecast: Forecast, share: Share) -> int:
     """The smallest number of workers on the same cores that is as good as any: more than cores, if they mostly wait."""
+    rates = forecast.rates
     measured = max(rates.workers, 1, *rates.prep_by_workers, *rates.storage_by_readers)
     cores = share.cores or rates.cores or measured
     most = max(1, int(max(cores, min(4 * cores, 2 * measured))))
     tried = {round(most ** (step / _STEPS)) for step in range(_STEPS + 1)} | {int(cores), measured, rates.workers}
     counts = range(1, most + 1) if most <= _STEPS else sorted(count for count in tried if 1 <= count <= most)
-    speeds = {count: predict(rates, replace(share, workers=count)).rate for count in counts}
+    speeds = {count: forecast.rate(replace(share, workers=count)) for count in counts}
     best = max(speeds.values())
     return min(count for count, speed in speeds.items() if speed >= 0.99 * best)
 
@@ -117,59 +129,88 @@ def cache_room(profile: Profile) -> float:
 
 def advise(profile: Profile) -> tuple[Advice, ...]:
     """The two or three changes that help most: first those that cost nothing, then hardware that gives more than these."""
-    rates, share = profile.rates, as_measured(profile)
-    now = predict(rates, share)
-    if now.stall < 1 - AT_LIMIT:
+    forecast, share = Forecast.of(profile), as_measured(profile)
+    now = forecast(share)
+    if now.limit == "gpu":
         return ()
-    settings = _without_ballast(_ranked(rates, now.rate, _settings(profile, share)))
-    best = settings[0].rate if settings else now.rate
-    bought = [one for one in _ranked(rates, now.rate, _hardware(rates, share)) if one.rate >= (1 + WORTH) * best]
-    kept = [one for one in settings if one.gain >= _MINOR * settings[0].gain]
+    settings = _without_ballast(_ranked(forecast, now, _settings(profile, forecast, share)))
+    best = settings[0][1].rate if settings else now.rate
+    hardware = _ranked(forecast, now, _hardware(forecast.rates, share))
+    bought = [advice for _, advice in hardware if advice.rate >= (1 + WORTH) * best]
+    kept = [advice for _, advice in settings if advice.gain >= _MINOR * settings[0][1].gain]
     return (*kept[: ADVICE_AT_MOST - bool(bought)], *bought)[:ADVICE_AT_MOST]
 
 
-def _without_ballast(settings: list[Advice]) -> list[Advice]:
+def no_advice(profile: Profile) -> str:
+    """The sentence for a loop that is held up where nothing is advised: what was tried, or what might help."""
+    forecast, share = Forecast.of(profile), as_measured(profile)
+    now = forecast(share)
+    changes = [*_settings(profile, forecast, share), *_hardware(forecast.rates, share)]
+    found = sorted(((forecast(one.share).rate, one.words) for one in changes), reverse=True)
+    if found and found[0][0] >= (1 + WORTH) * now.rate:
+        rate, words = found[0]
+        return (
+            f"Nothing here is sure to help. The best that was tried is {words}, about {rate:,.0f} samples/s, and that is "
+            "within what this measurement can tell. A longer one (--time), or a quiet host, would tell more."
+        )
+    tried = ", ".join(dict.fromkeys([_WORKERS, *(one.kind for one in changes)]))
+    return f"Nothing here would help: {tried} were tried, and none is predicted to be faster."
+
+
+def _without_ballast(settings: list[tuple[_Change, Advice]]) -> list[tuple[_Change, Advice]]:
     """Without combinations that give hardly more than one of their parts does."""
-    single = max((one.rate for one in settings if _AND not in one.change), default=0.0)
-    return [one for one in settings if _AND not in one.change or one.rate >= (1 + WORTH) * single]
+    single = max((advice.rate for change, advice in settings if change.kind != _BOTH), default=0.0)
+    return [(change, one) for change, one in settings if change.kind != _BOTH or one.rate >= (1 + WORTH) * single]
 
 
-def _ranked(rates: Rates, now: float, changes: Iterable[tuple[str, Share, str]]) -> list[Advice]:
+def _ranked(forecast: Forecast, now: Prediction, changes: Iterable[_Change]) -> list[tuple[_Change, Advice]]:
+    """Those that are sure to help, the best first."""
     found = []
-    for change, share, apply in changes:
-        rate = predict(rates, share).rate
-        if rate >= (1 + WORTH) * now:
-            found.append(Advice(change, rate, rate / now - 1, apply))
-    return sorted(found, key=lambda advice: -advice.rate)
+    for change in changes:
+        then = forecast(change.share)
+        if then.rate >= (1 + WORTH) * now.rate and _least(then, change) > now.high:
+            found.append((change, Advice(change.words, then.rate, then.rate / now.rate - 1, change.apply, change.ask)))
+    return sorted(found, key=lambda pair: -pair[1].rate)
 
 
-def _settings(profile: Profile, share: Share) -> Iterable[tuple[str, Share, str]]:
+def _least(then: Prediction, change: _Change) -> float:
+    """The lower end of what is expected; of hardware that is not there, as far as the measured rates are sure."""
+    return then.low if change.apply else 2 * then.rate - then.high
+
+
+_WORKERS, _CACHE, _BOTH, _THREADS = "other numbers of workers", "a cache", "both together", "threads"
+
+
+def _settings(profile: Profile, forecast: Forecast, share: Share) -> Iterable[_Change]:
     rates = profile.rates
-    workers = best_workers(rates, share)
+    workers = best_workers(forecast, share)
     if workers != share.workers:
-        yield _workers(workers), replace(share, workers=workers), f"num_workers={workers}"
+        changed = replace(share, workers=workers)
+        yield _Change(_workers(workers), changed, f"num_workers={workers}", f"--workers {workers}", _WORKERS)
     fraction = cache_room(profile)
     if fraction > share.cached and rates.storage:
         size = round(fraction * profile.dataset.bytes)
         words = f"cache {format_bytes(size)}, {fraction:.0%} of the dataset"
         cached = replace(share, cached=fraction)
-        yield words, cached, f"--cache {_size(size)}"
-        both = best_workers(rates, cached)
+        option, ask = f"--cache {_size(size)}", f"--cache {fraction!r}"
+        yield _Change(words, cached, option, ask, _CACHE)
+        both = best_workers(forecast, cached)
         if both != share.workers:
-            yield (
-                f"{_workers(both)}{_AND}{words}",
-                replace(cached, workers=both),
-                f"num_workers={both} --cache {_size(size)}",
-            )
+            changed, words = replace(cached, workers=both), f"{_workers(both)}, and {words}"
+            yield _Change(words, changed, f"num_workers={both} {option}", f"--workers {both} {ask}", _BOTH)
     if rates.prep_by_threads and not share.threads:
-        yield "workers that are threads", replace(share, threads=True), "--workers threads"
+        yield _Change(
+            "workers that are threads", replace(share, threads=True), "--workers threads", "--kind threads", _THREADS
+        )
 
 
-def _hardware(rates: Rates, share: Share) -> Iterable[tuple[str, Share, str]]:
+def _hardware(rates: Rates, share: Share) -> Iterable[_Change]:
     cores = int(2 * (share.cores or rates.cores or rates.workers or 1))
-    yield f"{cores} cores with a worker each", on_cores(rates, share, cores), ""
+    words = f"{cores} cores with a worker each"
+    yield _Change(words, on_cores(rates, share, cores), "", f"--cores {cores}", "twice the cores")
     if rates.storage:
-        yield "storage that is twice as fast", replace(share, storage_factor=2 * share.storage_factor), ""
+        faster = replace(share, storage_factor=2 * share.storage_factor)
+        yield _Change("storage that is twice as fast", faster, "", "--storage 2x", "storage twice as fast")
 
 
 def _workers(count: int) -> str:

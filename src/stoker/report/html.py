@@ -17,9 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from stoker.decide.forecast import Forecast, as_measured, verdict
 from stoker.decide.model import Prediction, Share, predict
 from stoker.decide.planner import decide, render
-from stoker.decide.whatif import advise, as_measured
+from stoker.decide.whatif import advise, no_advice
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Advice, Profile
 from stoker.report import words
@@ -46,7 +47,7 @@ def html_report(profile: Profile, plan: str = "plan.toml", *, before: Profile | 
         script=profile.script or "(no script)",
         css=_markup(_ours("page.css")),
         allowed=_markup(" ".join(map(_hash, scripts))),
-        colour="line" if before else {"gpu": "compute"}.get(profile.limit, profile.limit),
+        colour="line" if before else {"gpu": "compute"}.get(limit := verdict(profile).limit, limit),
         headline=words.headline(profile, before),
         lead=words.lead(profile),
         tiles=words.tiles(profile, before),
@@ -61,7 +62,7 @@ def html_report(profile: Profile, plan: str = "plan.toml", *, before: Profile | 
         ranks=profile.world > 1,
         advice=[words.change(profile, one) for one in advice],
         no_advice=_no_advice(profile, now),
-        plan=_plan(profile, plan) if _plannable(profile, now) and any(one.apply for one in advice) else None,
+        plan=_plan(profile, plan) if _plannable(profile, now) else None,
         predictable=isinstance(now, Prediction),
         stored=_stored(profile),
         compared=before is not None,
@@ -130,7 +131,7 @@ def _json(document: object) -> str:
 
 
 def _predicted(profile: Profile, share: Share | None = None) -> Prediction | str:
-    """As it was measured, or why not."""
+    """By the stages alone, or why not."""
     rates = profile.rates
     most = max(profile.workers, rates.workers, *rates.prep_by_workers, *rates.prep_by_threads, *rates.storage_by_readers, 0)
     if most > _MOST_WORKERS:
@@ -155,15 +156,24 @@ def _advice(profile: Profile, now: Prediction | str) -> tuple[Advice, ...]:
 def _no_advice(profile: Profile, now: Prediction | str) -> str:
     if not _plannable(profile, now):
         return "Nothing could be tried: there is no prediction for this profile and this host."
-    if profile.limit == "gpu":
+    if verdict(profile).limit == "gpu":
         return "Nothing that Stoker could change: the loop is fed."
-    return "No change that was tried is predicted to help by more than a measurement can tell."
+    return no_advice(profile)
 
 
-def _plan(profile: Profile, path: str) -> dict[str, str]:
+def _plan(profile: Profile, path: str) -> dict[str, str] | None:
+    """The plan, if it makes the run faster."""
     decision = decide(profile)
+    if not decision.is_worth_it:
+        return None
     command = f"stoker run --plan {shlex.quote(path)} {words.script(profile)}"
-    return {"command": command, "text": render(decision.plan, decision.reasons)}
+    stays = "The script says num_workers itself, and that stays" if "num_workers" in profile.fixed else ""
+    return {
+        "command": command,
+        "text": render(decision.plan, decision.reasons),
+        "effect": f"About {words.rate(decision.after.rate)}, {words.times_as_fast(decision.gain)}",
+        "stays": stays or "What the script itself says, such as num_workers, stays",
+    }
 
 
 # ---- tables and footer
@@ -218,6 +228,7 @@ def _facts(profile: Profile) -> dict[str, str]:
         "Bytes": size,
         "In the cache": words.percent(profile.cached),
         "Ranks": words.number(profile.world),
+        "Cores that others took meanwhile": words.number(profile.host.others),
     }
 
 
@@ -275,6 +286,7 @@ def _document(profiles: list[Profile], predicted: list[Prediction | str], per: s
                 "cached": one.cached,
                 "sample_bytes": one.dataset.sample_bytes * one.world,
                 "dataset_bytes": one.dataset.bytes,
+                "scale": asdict(Forecast.of(one).scale) if isinstance(found, Prediction) else None,
                 "measured": _parts(one),
                 "predictable": isinstance(found, Prediction),
             }
@@ -286,5 +298,5 @@ def _document(profiles: list[Profile], predicted: list[Prediction | str], per: s
 def _parts(profile: Profile) -> dict[str, float] | None:
     if not words.speed(profile):
         return None
-    prep, fetch = profile.stalls.prep, min(profile.stalls.fetch, 1 - profile.stalls.prep)
-    return {"rate": words.speed(profile), "prep": prep, "fetch": fetch}
+    seen = verdict(profile)
+    return {"rate": seen.rate, "prep": seen.prep, "fetch": min(seen.fetch, 1 - seen.prep)}

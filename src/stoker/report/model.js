@@ -1,4 +1,4 @@
-// The cost model of stoker/decide/model.py and stoker/decide/network.py, for the sliders of the page. Pure.
+// The cost model of stoker/decide (network.py, limit.py, model.py, forecast.py), for the sliders of the page. Pure.
 //
 // Name by name the same as there, where every line is explained; a test compares the two on hundreds of random profiles.
 // Maps from a count of workers to a rate are arrays of [count, rate], by rising count.
@@ -11,7 +11,7 @@ globalThis.stokerModel = (() => {
   const NOTHING = 1e-9;
   const ORDER = 0.5;
   const SAVES = 1.25;
-  const AT_LIMIT = 0.98;
+  const HELD_UP = 0.1;
 
   // ---- network.py
 
@@ -59,6 +59,15 @@ globalThis.stokerModel = (() => {
     return low;
   }
 
+  // ---- limit.py
+
+  const loopRate = (gpu, handover) => 1 / (1 / gpu + (handover ? 1 / handover : 0));
+
+  function limitOf(prepStall, fetchStall) {
+    if (prepStall + fetchStall < HELD_UP) return "gpu";
+    return prepStall >= fetchStall ? "prep" : "fetch";
+  }
+
   // ---- model.py
 
   function hitRatio(cached, policy) {
@@ -76,17 +85,17 @@ globalThis.stokerModel = (() => {
     const cautiousJob = new Job(rates, share, true);
     const cautious = cautiousJob.rate(cautiousJob.hits);
     const [falls, rises] = [-1, 1].map((sign) => moves(rates, share, confidence, rate, sign));
-    const [prep, fetch] = [job.prepRate(), job.fetchRate()];
+    const [prepStall, fetchStall] = [Math.max(0, rate / withoutFetch - rate / gpu), 1 - rate / withoutFetch];
     return {
       rate,
-      limit: job.limit(rate, prep, fetch),
-      prep_stall: Math.max(0, rate / withoutFetch - rate / gpu),
-      fetch_stall: 1 - rate / withoutFetch,
+      limit: limitOf(prepStall, fetchStall),
+      prep_stall: prepStall,
+      fetch_stall: fetchStall,
       low: Math.max(0, rate - Math.hypot(falls, rate - Math.min(rate, cautious))),
       high: rate + rises,
       gpu,
-      prep,
-      fetch,
+      prep: job.prepRate(),
+      fetch: job.fetchRate(),
       extrapolated: cautious < 0.99 * rate,
     };
   }
@@ -122,8 +131,7 @@ globalThis.stokerModel = (() => {
       this.spread = rates.spread;
       this.busy = rates.prep_busy;
       this.batch = rates.batch;
-      const handoverS = rates.handover ? 1 / rates.handover : 0;
-      this.loop = 1 / (1 / (rates.gpu * factor(share.gpu_factor)) + handoverS);
+      this.loop = loopRate(rates.gpu * factor(share.gpu_factor), rates.handover);
       this.loopCoreS = rates.loop_cores / rates.gpu;
       const counted = Math.max(1, rates.workers);
       this.cacheS = rates.cache ? counted / rates.cache : 0;
@@ -209,11 +217,6 @@ globalThis.stokerModel = (() => {
       const fetchS = Math.max(0, cycleS - this.workers / this.preparing(this.workers, cores, hits)) / (1 - hits);
       return ((hits + this.spread ** 2) * (1 - hits) * (fetchS / cycleS) ** 2) / this.batch;
     }
-
-    limit(rate, prep, fetch) {
-      if (rate >= (this.workers ? AT_LIMIT : 0.5) * this.loop) return "gpu";
-      return prep <= fetch ? "prep" : "fetch";
-    }
   }
 
   function prepPoints(rates, share, workers) {
@@ -245,6 +248,33 @@ globalThis.stokerModel = (() => {
     return y0 + ((y1 - y0) * (x - x0)) / (x1 - x0);
   }
 
+  // ---- forecast.py
+
+  function scaleAt(scale, hits) {
+    if (hits <= scale.since || scale.since === 1) return scale.cold;
+    return scale.cold + ((scale.cached - scale.cold) * (hits - scale.since)) / (1 - scale.since);
+  }
+
+  function forecast(rates, scale, share, confidence) {
+    const raw = predict(rates, share, confidence);
+    const by = scaleAt(scale, hitRatio(share.cached || 0, share.policy || "keep-first"));
+    const most = scale.loop * loopRate(raw.gpu, rates.handover);
+    const rate = Math.min(most, by * raw.rate);
+    const allCached = (scale.cached * raw.rate) / (1 - raw.fetch_stall);
+    const withAllCached = Math.max(rate, Math.min(most, raw.gpu, allCached));
+    const prepStall = Math.max(0, rate / withAllCached - rate / raw.gpu);
+    const fetchStall = 1 - rate / withAllCached;
+    return {
+      ...raw,
+      rate,
+      limit: limitOf(prepStall, fetchStall),
+      prep_stall: prepStall,
+      fetch_stall: fetchStall,
+      low: Math.min(rate, by * raw.low),
+      high: Math.max(rate, Math.min(most, by * raw.high)),
+    };
+  }
+
   // ---- whatif.py
 
   function asMeasured(profile) {
@@ -263,5 +293,5 @@ globalThis.stokerModel = (() => {
     return { ...share, workers: count, cores: Math.max(count, share.cores || rates.cores) };
   }
 
-  return { predict, hitRatio, asMeasured, onCores, AT_LIMIT };
+  return { predict, forecast, asMeasured, onCores };
 })();

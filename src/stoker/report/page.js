@@ -3,7 +3,7 @@
 
 (() => {
   const { profiles, per, samples } = JSON.parse(document.getElementById("document").textContent);
-  const { predict, asMeasured, onCores } = globalThis.stokerModel;
+  const { predict, forecast, asMeasured, onCores } = globalThis.stokerModel;
   const { bars, curves, show, timeText } = globalThis.stokerCharts;
   const element = (id) => document.getElementById(id);
   const profile = profiles[profiles.length - 1];
@@ -32,11 +32,12 @@
   // ---- predictions
 
   // Odd numbers in a profile may have no answer; then there is nothing to draw.
+  const answer = (found) => (Number.isFinite(found.rate) && found.rate > 0 ? found : null);
   function asked(one, share, sure = true) {
-    if (!one.predictable) return null;
-    const found = predict(one.rates, share, sure ? one.confidence : {});
-    return Number.isFinite(found.rate) && found.rate > 0 ? found : null;
+    return one.predictable ? answer(forecast(one.rates, one.scale, share, sure ? one.confidence : {})) : null;
   }
+  // What the stages alone would give, not in proportion to what was seen: the two are compared.
+  const byStages = (one) => (one.predictable ? answer(predict(one.rates, asMeasured(one))) : null);
   const measured = asMeasured(profile);
   const now = asked(profile, measured);
   const sliders = {};
@@ -107,7 +108,7 @@
   function tellResult(wanted, found) {
     const tell = (id, words) => { element(id).textContent = words; };
     globalThis.stokerPage = { share: wanted, prediction: found };
-    tell("result-head", changed() ? "Predicted with your changes" : "Predicted as it ran");
+    tell("result-head", changed() ? "Predicted with your changes" : "As it ran");
     tell("result-rate", found ? number(found.rate) : "no answer");
     for (const kind of ["compute", "prep", "fetch"]) element(`result-${kind}`).hidden = !found;
     element("reset").disabled = !changed();
@@ -144,7 +145,7 @@
     const rows = [];
     for (const one of profiles) {
       const name = one.name ? `${one.name}, ` : "";
-      const model = asked(one, asMeasured(one), false);
+      const model = byStages(one);
       if (one.measured) rows.push(row(`${name}measured`, one.measured.rate, one.measured.prep, one.measured.fetch));
       if (model) rows.push(predictedRow(`${name}predicted`, model));
     }

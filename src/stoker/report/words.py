@@ -8,6 +8,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stoker.decide.forecast import Verdict, as_measured, verdict
+from stoker.decide.limit import handover_part
+from stoker.decide.model import predict
+from stoker.errors import ConfigError
 from stoker.profile import Advice, Profile
 from stoker.units import format_bytes
 
@@ -63,9 +67,32 @@ def many(count: float, word: str) -> str:
 # ---- sentences
 
 
+_UNEXPLAINED = 1.25
+"""A job that goes so many times slower than its stages, measured one by one, is held up by something else as well."""
+
+
+def unexplained(profile: Profile, seen: Verdict) -> str:
+    """A sentence where the stages, measured one by one, do not explain how slow the loop is; nothing elsewhere."""
+    try:
+        expected = predict(profile.rates, as_measured(profile)).rate
+    except (ConfigError, ArithmeticError):
+        return ""
+    if not seen.rate or expected < _UNEXPLAINED * seen.rate:
+        return ""
+    return (
+        f"By its stages one by one it would go at {expected:,.0f} samples/s: something else holds it up, too, "
+        "such as other work on this host."
+    )
+
+
+def is_handing_over(profile: Profile, seen: Verdict) -> bool:
+    """Whether what the loop waits for is the way to the device, more than preparing."""
+    return handover_part(seen.rate, profile.rates) > seen.prep / 2
+
+
 def stall(profile: Profile) -> float:
     """The part of the time that the loop waits."""
-    return min(1.0, profile.stalls.prep + profile.stalls.fetch)
+    return verdict(profile).stall
 
 
 def speed(profile: Profile) -> float:
@@ -75,12 +102,13 @@ def speed(profile: Profile) -> float:
 
 def headline(profile: Profile, before: Profile | None = None) -> tuple[str, str]:
     """The one sentence of a page: what it is about, and the rest of it."""
-    limit, waiting = LIMITS[profile.limit], percent(stall(profile))
+    seen = verdict(profile)
+    limit, waiting = LIMITS[seen.limit], percent(seen.stall)
     if before is not None and speed(before) and speed(profile):
         waited = f"training waited for data {percent(stall(before))} of the time before, {waiting} now"
         return _times(speed(profile) / speed(before)), f": {waited}. The limit is now {limit}."
-    if profile.limit == "gpu":
-        fed = "does not wait for data" if stall(profile) < 0.005 else f"waits for data {waiting} of the time"
+    if seen.limit == "gpu":
+        fed = "does not wait for data" if seen.stall < 0.005 else f"waits for data {waiting} of the time"
         return "The training loop itself is the limit", f": it {fed}."
     return f"{limit[0].upper()}{limit[1:]} is the limit", f": training waits for data {waiting} of the time."
 
@@ -93,15 +121,20 @@ def _times(times: float) -> str:
 
 def lead(profile: Profile) -> str:
     """Why that is so."""
-    rates, sure = profile.rates, profile.confidence
+    rates, sure, seen = profile.rates, profile.confidence, verdict(profile)
     could = f"the training loop could take {rate(rates.gpu, sure.gpu)}"
-    if profile.limit == "gpu":
+    if seen.limit == "gpu":
         return f"A faster loader would change little: {could}, and gets {rate(speed(profile))}."
     who = many(profile.workers, "worker") if profile.workers else "The loop itself, without workers,"
     ending = "s" if profile.workers < 2 else ""
-    if profile.limit == "prep":
-        return f"{who} prepare{ending} {rate(rates.prep, sure.prep)}; {could}."
-    return f"{who} read{ending} {rate(rates.storage, sure.storage)}; {could}."
+    if seen.limit == "prep" and is_handing_over(profile, seen):
+        part = percent(handover_part(seen.rate, rates))
+        words = f"Most of it goes into taking batches to the device, {part} of the time; {could}."
+    elif seen.limit == "prep":
+        words = f"{who} prepare{ending} {rate(rates.prep, sure.prep)}; {could}."
+    else:
+        words = f"{who} read{ending} {rate(rates.storage, sure.storage)}; {could}."
+    return f"{words} {unexplained(profile, seen)}".strip()
 
 
 def tiles(profile: Profile, before: Profile | None = None) -> list[tuple[str, str]]:
@@ -144,19 +177,23 @@ class Change:
 
 def change(profile: Profile, advice: Advice) -> Change:
     """Advice for people."""
-    gain = (
-        f"{number(round(1 + advice.gain, 2))} times as fast" if advice.gain >= 0.995 else f"{percent(advice.gain)} faster"
-    )
     words = advice.apply.split()
     arguments = " ".join(word for word in words if word.startswith("num_workers="))
     options = " ".join(word for word in words if not word.startswith("num_workers="))
     commands = []
     if arguments:
-        commands.append(("In the script, as an argument of its DataLoader", arguments))
+        itself = ", which says it itself" if "num_workers" in profile.fixed else ""
+        commands.append((f"In the script{itself}, as an argument of its DataLoader", arguments))
     if options:
         also = " as well" if arguments else ""
         commands.append((f"On the command line{also}", f"stoker run {options} {script(profile)}"))
-    return Change(advice.change[:1].upper() + advice.change[1:], f"About {rate(advice.rate)}, {gain}", commands)
+    effect = f"About {rate(advice.rate)}, {times_as_fast(advice.gain)}"
+    return Change(advice.change[:1].upper() + advice.change[1:], effect, commands)
+
+
+def times_as_fast(gain: float) -> str:
+    """A gain, against the speed as it ran."""
+    return f"{number(round(1 + gain, 2))} times as fast" if gain >= 0.995 else f"{percent(gain)} faster"
 
 
 def script(profile: Profile) -> str:

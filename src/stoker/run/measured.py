@@ -38,6 +38,9 @@ class Measured:
     cores: float = 1.0
     memory_bytes: int = 0
     room_bytes: int = 0
+    others: float = 0.0
+    """Cores that others had, in the step in which they had most, if that mattered; and a sentence on it."""
+    busy: str = ""
     batch: int = 0
     gpu: Series = field(default_factory=Series)
     host: Series = field(default_factory=Series)

@@ -13,6 +13,7 @@ what was not measured by then is missing, or less sure.
 """
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from stoker.measure import files
+from stoker.measure.busy import Watch
 from stoker.measure.host import memory_bytes, usable_cores
 from stoker.measure.processor import own_cpu_s
 from stoker.measure.series import Series
@@ -70,6 +72,7 @@ class Measurement:
         self._device: torch.device | None = None
         self._steps = self._steps_of_a_stream() if self.subject.is_stream else self._steps_in_order()
         self._source: Iterator[Any] = iter(())
+        self._watch = Watch(os.getppid() if self._ranks.world > 1 else None)  # ranks are not others
         self._is_coolable: bool | None = None
         """Whether samples can be made cold; None before anything was measured without the loop."""
         self._step = ""
@@ -271,6 +274,10 @@ class Measurement:
     def _finish(self, step: str) -> None:
         self._step = ""
         self.found.done.append(step)
+        load = self._watch.load()
+        if load.matters and load.taken > self.found.others:
+            self.found.others = load.taken
+            self.found.busy = load.words()
         self._spend(self._clock.active_s)
         self._saved()
 

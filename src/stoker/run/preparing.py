@@ -58,8 +58,9 @@ class Preparing:
                 break
         began, busy, given = time.perf_counter(), wanted_s(pids), rounds
         taken = self._take(source, rounds)
-        if taken > self._phase_s / 2:
-            series.add(rounds * max(1, self._found.batch), taken)
+        if taken > self._phase_s / 2:  # two rounds are the fewest that tell how sure it is
+            for seconds in (taken, self._take(source, rounds)):
+                series.add(rounds * max(1, self._found.batch), seconds)
         else:
             size = rounds * math.ceil(CHUNK_S / max(taken, 1e-4))  # whole rounds: their batches come together
             while True:

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import stoker
+from stoker.decide.limit import limit_of, stalls_of
 from stoker.decide.model import Share, predict, seen_together
 from stoker.decide.whatif import advise
 from stoker.measure.series import Series
-from stoker.profile import Confidence, Dataset, Host, Profile, Rates, Speed, Stalls
+from stoker.profile import Confidence, Dataset, Host, Profile, Rates, Speed
 from stoker.run.measured import Measured
 
 
@@ -38,26 +39,28 @@ def profile_of(found: Measured, script: str) -> Profile:
     confidence = Confidence(
         found.gpu.width, prep.width, storage.width if storage.times else 0.0, 0.05 if found.cache else 0.0
     )
-    synthetic = found.gpu.rate
     cached = found.cached.rate or found.cold.rate or predict(rates, replace(share, cached=1.0)).rate
     cold = found.cold.rate or (predict(rates, share).rate if storage.times else cached)
+    speed = Speed(found.gpu.rate, cached, cold)
+    stalls = stalls_of(speed)
     profile = Profile(
         stoker=stoker.__version__,
-        host=Host(found.cores, found.memory_bytes, found.device, found.room_bytes),
+        host=Host(found.cores, found.memory_bytes, found.device, found.room_bytes, found.others),
         dataset=Dataset(found.samples, found.bytes, found.bytes_known),
         batch_size=max(1, found.batch),
         workers=workers,
         rates=rates,
-        speed=Speed(synthetic, cached, cold),
-        stalls=_stalls(synthetic, cached, cold),
-        limit=predict(rates, share).limit,
+        speed=speed,
+        stalls=stalls,
+        limit=limit_of(stalls.prep, stalls.fetch),
         confidence=confidence,
         workers_kind="threads" if found.threads else "processes",
         prefetch=found.prefetch,
         world=found.world,
         cached=found.cached_part if found.cold.times else 0.0,
         script=script,
-        notes=tuple(found.notes),
+        notes=(*found.notes, *filter(None, [found.busy])),
+        fixed=tuple(found.fixed),
     )
     return replace(profile, advice=advise(profile))
 
@@ -67,13 +70,3 @@ def _handover(found: Measured) -> float:
         return 0.0
     extra_s = 1 / found.host.rate - 1 / found.gpu.rate
     return 1 / extra_s if extra_s > 0 else 0.0
-
-
-def _stalls(synthetic: float, cached: float, cold: float) -> Stalls:
-    """Differences of the times of a sample in the three loops, as parts of the slowest."""
-    if not cold or not synthetic:
-        return Stalls(0.0, 0.0)
-    synthetic_s = 1 / synthetic
-    cached_s = max(synthetic_s, 1 / cached)
-    cold_s = max(cached_s, 1 / cold)
-    return Stalls((cached_s - synthetic_s) / cold_s, (cold_s - cached_s) / cold_s)

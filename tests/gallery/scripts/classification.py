@@ -58,8 +58,7 @@ def train_one_epoch(model, criterion, optimizer, data_loader, epoch, model_ema):
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if i % 4 == 0:
-            model_ema.update_parameters(model)
+        model_ema.update_parameters(model)
         time.sleep(0.004)
         print(f"epoch {epoch} batch {i} loss {loss.item().hex()}", flush=True)
 

@@ -1,0 +1,124 @@
+"""What is expected of a measured job under another share: the cost model's answer, in proportion to what was seen.
+
+The model may be off by some per cent, and a gain must not come from that. So its answers are scaled: for what was measured
+they are what was measured, from storage and with everything cached; in between, and for other shares, in proportion. No
+answer is faster than the loop. Advice, plans, `whatif` and pages all ask here: the same question has one answer. Pure.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+from stoker.decide.limit import limit_of, loop_rate
+from stoker.decide.model import Prediction, Share, hit_ratio, predict
+from stoker.errors import ConfigError
+from stoker.profile import Confidence, Profile, Rates
+
+
+def as_measured(profile: Profile) -> Share:
+    """The share that a profile was made with."""
+    return Share(workers=profile.workers, cached=profile.cached, threads=profile.workers_kind == "threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How many times as fast as the model says the job was seen to go."""
+
+    cold: float = 1.0
+    cached: float = 1.0
+    since: float = 0.0
+    """The part of the samples that came from the cache when `cold` was seen."""
+    loop: float = 1.0
+    """1, or more if the job was seen to go faster than the loop alone, by chance."""
+
+    def at(self, hits: float) -> float:
+        """For a part of the samples that comes from the cache."""
+        if hits <= self.since or self.since == 1:
+            return self.cold
+        return self.cold + (self.cached - self.cold) * (hits - self.since) / (1 - self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Asked for a share, it answers with a prediction."""
+
+    rates: Rates
+    confidence: Confidence = field(default_factory=Confidence)
+    scale: Scale = field(default_factory=Scale)
+
+    @classmethod
+    def of(cls, profile: Profile) -> Self:
+        """Of a job that was measured; ConfigError if too little was."""
+        now = as_measured(profile)
+        seen = profile.speed.cold or profile.speed.cached
+        expected = predict(profile.rates, now)
+        cached = expected.rate / (1 - expected.fetch_stall)
+        cold = seen / expected.rate if seen else 1.0
+        return cls(
+            profile.rates,
+            profile.confidence,
+            Scale(
+                cold=cold,
+                cached=profile.speed.cached / cached if profile.speed.cached else cold,
+                since=now.cached,
+                loop=max(1.0, max(seen, profile.speed.cached) / loop_rate(profile.rates.gpu, profile.rates.handover)),
+            ),
+        )
+
+    def __call__(self, share: Share) -> Prediction:
+        """How fast, why not faster, and how sure that is."""
+        return self._scaled(predict(self.rates, share, self.confidence), share)
+
+    def rate(self, share: Share) -> float:
+        """How fast; this is quicker than all of it."""
+        return self._scaled(predict(self.rates, share), share).rate
+
+    def _scaled(self, raw: Prediction, share: Share) -> Prediction:
+        by = self.scale.at(hit_ratio(share.cached, share.policy))
+        most = self.scale.loop * loop_rate(raw.gpu, self.rates.handover)
+        rate = min(most, by * raw.rate)
+        with_all_cached = self.scale.cached * raw.rate / (1 - raw.fetch_stall)
+        with_all_cached = max(rate, min(most, raw.gpu, with_all_cached))
+        prep_stall = max(0.0, rate / with_all_cached - rate / raw.gpu)
+        fetch_stall = 1 - rate / with_all_cached
+        return replace(
+            raw,
+            rate=rate,
+            limit=limit_of(prep_stall, fetch_stall),
+            prep_stall=prep_stall,
+            fetch_stall=fetch_stall,
+            low=min(rate, by * raw.low),
+            high=max(rate, min(most, by * raw.high)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a report says of a job first: its speed, where its time goes, and its limit."""
+
+    rate: float
+    """Samples per second; 0 is unknown."""
+    prep: float
+    fetch: float
+    limit: str
+
+    @property
+    def stall(self) -> float:
+        """The part of the time that the loop waits for data."""
+        return min(1.0, self.prep + self.fetch)
+
+    @property
+    def compute(self) -> float:
+        """The rest."""
+        return 1 - self.stall
+
+
+def verdict(profile: Profile) -> Verdict:
+    """As measured; as predicted, where the script's own loop was not."""
+    seen, stalls = profile.speed.cold or profile.speed.cached, profile.stalls
+    if seen:
+        return Verdict(seen, stalls.prep, stalls.fetch, limit_of(stalls.prep, stalls.fetch))
+    try:
+        found = Forecast.of(profile)(as_measured(profile))
+    except (ConfigError, ArithmeticError):
+        return Verdict(0.0, stalls.prep, stalls.fetch, profile.limit)
+    return Verdict(0.0, found.prep_stall, found.fetch_stall, found.limit)
