@@ -40,7 +40,7 @@ def test_the_smallest_document_loads_and_what_it_says_once_is_known_everywhere()
     assert profile.rates.prep_by_workers == {1: 800.0, 2: 1500.0}
     assert (profile.rates.workers, profile.rates.cores, profile.rates.batch) == (2, 2, 64)
     assert profile.dataset.sample_bytes == 104_000
-    assert (profile.world, profile.cached, profile.notes) == (1, 0.0, ())
+    assert (profile.world, profile.cached, profile.notes, profile.fixed, profile.host.others) == (1, 0.0, (), (), 0.0)
 
 
 def test_cores_are_those_of_one_rank() -> None:
@@ -48,7 +48,9 @@ def test_cores_are_those_of_one_rank() -> None:
 
 
 def test_save_and_load(tmp_path: Path) -> None:
-    profile = Profile.of_document(changed("advice", value=[{"change": "more", "rate": 2.0, "gain": 1.0}]))
+    document = changed("advice", value=[{"change": "more", "rate": 2.0, "gain": 1.0}]) | {"fixed": ["num_workers"]}
+    profile = Profile.of_document(document)
+    assert profile.fixed == ("num_workers",)
     path = tmp_path / "profile.json"
     path.write_text("old")
     profile.save(path)

@@ -147,8 +147,8 @@ class Watch:
             ours = self._out / path.name
             if not ours.exists():
                 raise Wrong(f"{path.name} is missing in the end")
-            own = (*self._entry.best, *self._entry.rows)
-            if path.name not in own and not self._entry.counts_anew and ours.read_bytes() != path.read_bytes():
+            own = (*self._entry.best, *self._entry.rows, *self._entry.counted)
+            if not path.name.startswith(own) and not self._entry.counts_anew and ours.read_bytes() != path.read_bytes():
                 raise Wrong(f"{path.name} is another in the end")
 
     def after_the_end(self, ended: Ended) -> None:

@@ -39,6 +39,8 @@ class Entry:
     """Files that hold the best model so far and its loss: the loss is one that a run without interruption has, too."""
     rows: tuple[str, ...] = ()
     """Logs with a row for each epoch, which ends with a loss."""
+    counted: tuple[str, ...] = ()
+    """Files that are written every so many batches of an epoch, as the script counts them: names, or how these begin."""
     code: int = 0
     ranks: int = 1
     is_module: bool = False
@@ -77,6 +79,7 @@ ENTRIES = [
         "gpu",
         hours=("--niter", "1000000"),
         moments=(("epoch 0 batch", 8), ("epoch 1 batch", 3), ("epoch 1 batch", 10)),
+        counted=("fake_samples",),
     ),
     Entry("classification", "torchvision's classification reference", 240, "prep"),
     Entry("detection", "torchvision's detection reference: a batch sampler, lists", 240, "prep"),
