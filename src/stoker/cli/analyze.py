@@ -134,7 +134,7 @@ def _run_script(script: list[str], settings: dict[str, object]) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
         with contextlib.suppress(OSError):
-            Shelf().caches()  # which removes what a script that was killed has left
+            Shelf().sweep()  # what a script that was killed has left
 
 
 def _explain(code: int, made: Path) -> int:
