@@ -4,7 +4,8 @@ SCRIPT is run unchanged, as by `stoker run`, until its first loader that shuffle
 batches that are on the device already, cached ones and cold ones, in turn; in between workers and storage are measured by
 themselves. When all is known the script is ended. It takes a minute or two, and no root.
 
-Written are profile.json and plan.toml. Exit code 3: the loop waits for data more than --fail-above says.
+Written are profile.json and plan.toml; a profile that was there becomes profile.json.bak, and so does a plan that you have
+changed. Exit code 3: the loop waits for data more than --fail-above says.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 from stoker.cache.shelf import Shelf
+from stoker.cli import places
 from stoker.decide.planner import decide, render
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
@@ -37,7 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", metavar="FILE", default="profile.json", help="where to write the profile (default: %(default)s)"
     )
-    parser.add_argument("--plan", metavar="FILE", help="where to write the plan (default: plan.toml beside the profile)")
+    parser.add_argument(
+        "--plan", metavar="FILE", help="where to write the plan (default: plan.toml, or X.plan.toml for X.json)"
+    )
     parser.add_argument("--html", metavar="FILE", help="write a page, too, as `stoker report` does")
     parser.add_argument(
         "--iterations", metavar="N", type=int, default=100, help="of the loop, for each phase (default: 100)"
@@ -71,9 +75,11 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
-    plan = Path(options.plan) if options.plan else target.with_name("plan.toml")
-    for path in (target, plan, *filter(None, [options.html])):
-        _check_place(Path(path))
+    plan = Path(options.plan) if options.plan else places.plan_beside(target)
+    places.check_profile(target)
+    places.check_plan(plan)
+    if options.html:
+        places.check_page(Path(options.html))
     with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
         made = Path(folder) / "profile.json"
         settings = {
@@ -88,16 +94,19 @@ def run(options: argparse.Namespace) -> int:
         if not made.exists():
             return _explain(code, made)
         profile = Profile.load(made)
+    before = places.set_aside(target, plan)
     profile.save(target)
     decision = decide(profile)
     write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
+    places.mark(plan, target)
     if options.html:
         write_text(options.html, html_report(profile, str(plan)))
     is_terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if is_terminal else 80
     print(text_report(profile, str(plan), width=width, colour=is_terminal and "NO_COLOR" not in os.environ))
     written = ", ".join(map(str, (target, plan, *filter(None, [options.html]))))
-    print(f"Written: {written}. Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")
+    kept = f" What was there before: {', '.join(map(str, before))}." if before else ""
+    print(f"Written: {written}.{kept} Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")
     stall = profile.stalls.prep + profile.stalls.fetch
     if options.fail_above is not None and 100 * stall > options.fail_above:
         print(
@@ -106,14 +115,6 @@ def run(options: argparse.Namespace) -> int:
         )
         return STALLED
     return 0
-
-
-def _check_place(path: Path) -> None:
-    """Refuse a place for a file that there could be none at, before the minutes that follow."""
-    if path.is_dir():
-        raise CommandError(f"{path} is a directory")
-    if not os.access(path.parent, os.W_OK):
-        raise CommandError(f"{path} cannot be written: {path.parent} is not a directory that this user may write to")
 
 
 def _run_script(script: list[str], settings: dict[str, object]) -> int:
