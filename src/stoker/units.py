@@ -5,7 +5,7 @@ import re
 from stoker.errors import ConfigError
 
 _UNITS = {
-    "": 1, "B": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4,
+    "B": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4,
     "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4,
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }  # fmt: skip
@@ -13,11 +13,14 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
 def parse_bytes(value: int | str, what: str = "a size") -> int:
-    """A number of bytes, at least 1; `what` names it in the error."""
+    """A number of bytes, at least 1; `what` names it in the error. Text has a unit: a plain 8 may be meant in any."""
     if isinstance(value, int) and not isinstance(value, bool):
         size = value
     else:
         match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+        if match is not None and not match[2]:
+            number = match[1]
+            raise ConfigError(f"{what} needs a unit: '{number}GB', '{number}MiB', or '{number}B' for bytes, not {value!r}")
         if match is None or match[2].upper() not in _UNITS:
             raise ConfigError(f"{what} is a number of bytes, or text such as '8GB' or '512MiB', not {value!r}")
         size = int(float(match[1]) * _UNITS[match[2].upper()])

@@ -231,7 +231,7 @@ def test_a_script_that_stops_asking_is_stopped_when_its_time_is_over(
 ) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     for name, value in {"_LEAST_S": 6.0, "_GRACE_S": 4.0}.items():
-        monkeypatch.setattr(f"stoker.cli.analyze.{name}", value)
+        monkeypatch.setattr(f"stoker.run.starts.{name}", value)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CommandError, match="nothing was measured"):
         cli.run(options_of("--time", "0.2", str(tmp_path / "slow.py")))

@@ -369,6 +369,7 @@ def test_killed_while_it_fills_the_cache(pictures: Path, shelf_dir: Path) -> Non
     ("options", "words"),
     [
         ({"cache": "much"}, "cache is a number of bytes, or text such as '8GB'"),
+        ({"cache": "8"}, "cache needs a unit: '8GB'"),
         ({"cache": 0}, "at least one byte"),
         ({"cache": "900TB"}, r"a cache of 900.0 TB cannot be held.*room for"),
         ({"cache": "1MB", "cache_policy": "fifo"}, "cache_policy must be one of keep-first"),

@@ -26,6 +26,7 @@ from pathlib import Path
 from stoker.cache import store
 from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreFullError, StoreStats
 from stoker.errors import ConfigError
+from stoker.extras import CACHE
 from stoker.memory import check_alone, file_system, headroom_bytes
 from stoker.units import format_bytes
 
@@ -44,8 +45,6 @@ class Found:
     """How many jobs use it now."""
     used_at: float
     """When a job last came to it, in seconds since 1970."""
-    is_private: bool
-    """Whether it is of no use when its job has ended."""
 
 
 class Membership:
@@ -137,7 +136,7 @@ class Shelf:
         """Use the cache of a name; make it if there is none. Raises OSError where that is not possible."""
         if is_private:
             name = f"{name} (of one job, {secrets.token_hex(4)})"
-        store.check_installed()
+        CACHE.check()
         self._make()
         with self._locked():
             folder = self.folder / hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
@@ -171,11 +170,9 @@ class Shelf:
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
         """Remove caches that nobody uses until the budget can be held; an error that says how much can be, if it cannot."""
+        self._sweep()
         unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
-        for found in unused:
-            if found.is_private:
-                self._remove(found)
-        idle = [found for found in unused if not found.is_private and found.folder != folder]
+        idle = [found for found in unused if found.folder != folder]
         room = self._room() + store.occupied_bytes(folder)
         most = room + sum(found.stats.occupied_bytes for found in idle)
         if budget_bytes > most:
@@ -184,7 +181,7 @@ class Shelf:
                 f"have room for {format_bytes(max(0, most))}. Ask for less, or for another folder (cache_dir)."
             )
         while budget_bytes > room and idle:
-            self._remove(idle.pop(0))
+            _remove(idle.pop(0).folder)
             room = self._room() + store.occupied_bytes(folder)
 
     def _room(self) -> int:
@@ -200,30 +197,40 @@ class Shelf:
             return []
         self._make()
         with self._locked():
-            caches = self._found()
-            for found in caches:
-                if found.is_private and not found.jobs:
-                    self._remove(found)
-            return sorted((f for f in caches if f.jobs or not f.is_private), key=lambda found: -found.used_at)
+            self._sweep()
+            return sorted(self._found(), key=lambda found: -found.used_at)
+
+    def sweep(self) -> None:
+        """Remove private caches of jobs that were killed."""
+        if self.folder.is_dir():
+            self._make()
+            with self._locked():
+                self._sweep()
+
+    def _sweep(self) -> None:
+        for jobs in self.folder.glob("*/jobs"):
+            with contextlib.suppress(OSError):
+                if not _live_budgets(jobs) and _about(jobs.parent)[1]:
+                    _remove(jobs.parent)
 
     def _found(self) -> list[Found]:
         found = []
         for jobs in self.folder.glob("*/jobs"):
             with contextlib.suppress(OSError):
                 folder, live = jobs.parent, len(_live_budgets(jobs))
-                name, is_private = _about(folder)
-                found.append(Found(name, folder, _stats(folder), live, _used_at(folder), is_private))
+                found.append(Found(_about(folder)[0], folder, _stats(folder), live, _used_at(folder)))
         return found
 
     def remove(self, found: Found) -> None:
         """Remove one. Jobs that use it go on from storage."""
         with self._locked():
-            self._remove(found)
+            _remove(found.folder)
 
-    def _remove(self, found: Found) -> None:
-        store.forget(found.folder)
-        (found.folder / "about.json").unlink(missing_ok=True)
-        shutil.rmtree(found.folder, ignore_errors=True)
+
+def _remove(folder: Path) -> None:
+    store.forget(folder)
+    (folder / "about.json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _stats(folder: Path) -> StoreStats:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.claims import Claims
-from stoker.errors import ConfigError
+from stoker.extras import CACHE
 from stoker.memory import file_system, headroom_bytes
 from stoker.source.reading import Bytes
 
@@ -226,17 +226,10 @@ def occupied_bytes(folder: Path) -> int:
         return 0
 
 
-def check_installed() -> None:
-    """Say what is missing, if so."""
-    try:
-        _load()
-    except ImportError:
-        raise ConfigError("a cache needs LMDB: pip install 'stoker[cache]'") from None
-
-
 def _load() -> None:
     global lmdb
     if lmdb is None:
+        CACHE.check()
         lmdb = importlib.import_module("lmdb")
 
 

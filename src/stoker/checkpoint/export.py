@@ -7,7 +7,7 @@ import torch
 
 from stoker.checkpoint.files import Manifest
 from stoker.checkpoint.snapshot import state_of
-from stoker.errors import CommandError
+from stoker.extras import EXPORT
 
 
 def as_torch_file(path: Path, manifest: Manifest, contents: list[bytearray], part: str | None) -> None:
@@ -18,10 +18,9 @@ def as_torch_file(path: Path, manifest: Manifest, contents: list[bytearray], par
 
 def as_safetensors(path: Path, manifest: Manifest, contents: list[bytearray], part: str | None) -> None:
     """All tensors of one part, or of all parts, by their names with dots between. What is not a tensor stays behind."""
-    try:
-        from safetensors.torch import save_file
-    except ImportError:
-        raise CommandError("safetensors is not installed: `pip install 'stoker[all]'`") from None
+    EXPORT.check()
+    from safetensors.torch import save_file
+
     states, _ = state_of(manifest.document, contents)
     tensors: dict[str, torch.Tensor] = {}
     _collect(states[part] if part is not None else states, "", tensors)

@@ -8,23 +8,20 @@ started again for what is missing, at most three times.
 The script trains on distorted data meanwhile: what it writes (checkpoints, logs) means nothing. With --scratch it sees its
 directory as it is, and what it writes there is thrown away.
 
-Written are profile.json and plan.toml. Exit code 3: the loop waits for data more than --fail-above says.
+Written are profile.json and plan.toml; a profile that was there becomes profile.json.bak, and so does a plan that you have
+changed. Exit code 3: the loop waits for data more than --fail-above says.
 """
 
 import argparse
-import contextlib
 import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
 
-from stoker.cache.shelf import Shelf
+from stoker.cli import places
 from stoker.decide.planner import decide, render
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import write_text
@@ -34,15 +31,11 @@ from stoker.run import scratch
 from stoker.run.measured import Measured
 from stoker.run.profiling import profile_of
 from stoker.run.scratch import folders_of, place_for
-from stoker.run.script import command, environment
+from stoker.run.script import command
+from stoker.run.starts import measure
 
 STALLED = 3
 LINE_AGAIN = "\r\x1b[K"
-_RESTARTS = 3
-_LIMIT, _LEAST_S, _GRACE_S = 20, 60.0, 15.0
-"""An analysis may take so many times the time of a phase, and at least so long, from the first batch on."""
-_LOOK_S = 0.25
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--json", metavar="FILE", default="profile.json", help="where to write the profile (default: %(default)s)"
     )
-    parser.add_argument("--plan", metavar="FILE", help="where to write the plan (default: plan.toml beside the profile)")
+    parser.add_argument(
+        "--plan", metavar="FILE", help="where to write the plan (default: plan.toml, or X.plan.toml for X.json)"
+    )
     parser.add_argument("--html", metavar="FILE", help="write a page, too, as `stoker report` does")
     parser.add_argument(
         "--iterations", metavar="N", type=int, default=100, help="of the loop, for each phase (default: 100)"
@@ -92,9 +87,11 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
-    plan = Path(options.plan) if options.plan else target.with_name("plan.toml")
-    for path in (target, plan, *filter(None, [options.html])):
-        _check_place(Path(path))
+    plan = Path(options.plan) if options.plan else places.plan_beside(target)
+    places.check_profile(target)
+    places.check_plan(plan)
+    if options.html:
+        places.check_page(Path(options.html))
     script = shlex.join(options.script)
     folders = folders_of(options.script, Path.cwd()) if options.scratch else []
     words = command(options.script)
@@ -115,20 +112,23 @@ def run(options: argparse.Namespace) -> int:
             "loader": options.loader,
             "phase_s": options.time,
         }
-        code, found = _measure(words, settings)
+        code, found = measure(words, settings)
         if code or found is None or not found.is_enough:
             return _explain(code, found, options.loader)
     profile = profile_of(found, script)
+    before = places.set_aside(target, plan)
     profile.save(target)
     decision = decide(profile)
     write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
+    places.mark(plan, target)
     if options.html:
         write_text(options.html, html_report(profile, str(plan)))
     is_terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if is_terminal else 80
     print(text_report(profile, str(plan), width=width, colour=is_terminal and "NO_COLOR" not in os.environ))
     written = ", ".join(map(str, (target, plan, *filter(None, [options.html]))))
-    print(f"Written: {written}. Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")
+    kept = f" What was there before: {', '.join(map(str, before))}." if before else ""
+    print(f"Written: {written}.{kept} Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")
     stall = profile.stalls.prep + profile.stalls.fetch
     if options.fail_above is not None and 100 * stall > options.fail_above:
         print(
@@ -137,87 +137,6 @@ def run(options: argparse.Namespace) -> int:
         )
         return STALLED
     return 0
-
-
-def _check_place(path: Path) -> None:
-    """Refuse a place for a file that there could be none at, before the minutes that follow."""
-    if path.is_dir():
-        raise CommandError(f"{path} is a directory")
-    if not os.access(path.parent, os.W_OK):
-        raise CommandError(f"{path} cannot be written: {path.parent} is not a directory that this user may write to")
-
-
-def _measure(words: list[str], settings: dict[str, Any]) -> tuple[int, Measured | None]:
-    """Run the script, and again if it ends before everything is measured. Its last exit code, and what was found."""
-    limit_s = max(_LEAST_S, _LIMIT * settings["phase_s"])
-    deadline = time.monotonic() + limit_s + _GRACE_S  # counted anew when the script first iterates a loader
-    for start in range(1 + _RESTARTS):
-        left_s = max(_LEAST_S / 2, deadline - _GRACE_S - time.monotonic()) if start else limit_s
-        code, began = _run_script(words, {"analyze": {**settings, "limit_s": left_s}}, left_s + _GRACE_S)
-        found = Measured.load(settings["measured"])
-        if code or found is None or found.is_complete or found.word or not found.loaders:
-            break
-        deadline = (began or time.monotonic()) + limit_s + _GRACE_S if not start else deadline
-        if start == _RESTARTS or time.monotonic() > deadline - _GRACE_S:
-            found.note(f"the script ended before all was measured, although it was started {start + 1} times")
-            break
-        known = ", ".join(found.parts) or "nothing yet"
-        print(
-            f"stoker: the script ended before all was measured (so far: {known}); it is started again, "
-            f"{start + 1} of at most {_RESTARTS} times",
-            file=sys.stderr,
-        )
-    return code, found
-
-
-def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> tuple[int, float | None]:
-    """Run it to its end, or until its time is over; its exit code, and when it first iterated a loader.
-
-    Ctrl-C ends both processes; other signals that end are passed on. A script whose time is over has written what was
-    found until then, and counts as one that ended by itself.
-    """
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_PASSED_ON)}
-    try:
-        process = subprocess.Popen(
-            words,
-            env=environment(settings, os.environ),
-            preexec_fn=lambda: [signal.signal(number, handler) for number, handler in before.items()],
-        )
-        for number in _PASSED_ON:
-            if before[number] is not signal.SIG_IGN:  # as under nohup
-                signal.signal(number, lambda number, _: process.send_signal(number))
-        return _wait(process, Path(settings["analyze"]["measured"]), limit_s)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        with contextlib.suppress(OSError):
-            Shelf().caches()  # which removes what a script that was killed has left
-
-
-def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tuple[int, float | None]:
-    began: float | None = None
-    earlier = found.began if (found := Measured.load(place)) is not None else 0.0
-    while True:
-        try:
-            return process.wait(_LOOK_S), began
-        except subprocess.TimeoutExpired:
-            if began is None and (found := Measured.load(place)) is not None and found.began != earlier:
-                began = time.monotonic()
-            if began is not None and time.monotonic() - began > limit_s:
-                break
-    process.terminate()
-    try:
-        process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    found = Measured.load(place)
-    assert found is not None
-    found.is_complete = True
-    found.word = f"the analysis was not done after {limit_s:.0f} s; measured were: {', '.join(found.parts) or 'nothing'}"
-    found.note(f"the script was stopped after {limit_s:.0f} s of analysis, before all was measured")
-    found.save(place)
-    return 0, began
 
 
 def _explain(code: int, found: Measured | None, wanted: int | None) -> int:

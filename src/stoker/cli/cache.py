@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stoker.cache.shelf import Found, Shelf
 from stoker.errors import CommandError
+from stoker.extras import CACHE
 from stoker.units import format_bytes
 
 
@@ -29,6 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do one of them."""
+    CACHE.check()
     if options.dir is not None and not Path(options.dir).is_dir():
         raise CommandError(f"there is no directory {options.dir}")
     shelf = Shelf(options.dir)

@@ -11,6 +11,7 @@ from typing import Any
 
 from stoker.checkpoint.files import Damaged, Directory, Manifest
 from stoker.errors import CheckpointError, CommandError
+from stoker.extras import EXPORT, TORCH
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Do one of them."""
+    if options.action == "export":
+        (EXPORT if options.file.suffix == ".safetensors" else TORCH).check()
     directory = Directory(options.directory)
     if not options.directory.is_dir():
         raise CommandError(f"there is no directory {options.directory}")

@@ -5,10 +5,12 @@ Nothing is changed. Lines marked ! come with advice.
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from stoker.errors import CommandError
+from stoker.extras import EXTRAS, TORCH
 from stoker.measure.host import Finding, data_findings, findings
 
 
@@ -20,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the findings."""
-    found = [*findings(), *_of_torch()]
+    found = [*findings(), *_of_extras(), *_of_torch()]
     if options.data is not None:
         if not options.data.is_dir():
             raise CommandError(f"there is no folder {options.data}")
@@ -36,9 +38,20 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _of_extras() -> Iterator[Finding]:
+    """Packages that not everybody needs."""
+    for extra in EXTRAS:
+        if extra.is_installed:
+            yield Finding(extra.name, extra.versions)
+        else:
+            yield Finding(extra.name, f"{extra.called} is not installed", f"For {extra.user}: `{extra.command}`.")
+
+
 def _of_torch() -> list[Finding]:
+    if not TORCH.is_installed:
+        return []
     try:
         from stoker.torch.facts import torch_findings
-    except ImportError as error:
-        return [Finding("torch", f"cannot be imported ({error})", "Install it: `pip install 'stoker[torch]'`.")]
+    except (ImportError, OSError) as error:  # a library that it is linked with
+        return [Finding("accelerator", f"torch cannot be imported ({error})", "Install it anew.")]
     return torch_findings()

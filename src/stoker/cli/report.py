@@ -7,6 +7,7 @@ needs no network. To make it needs Bokeh: pip install 'stoker[report]'.
 import argparse
 from pathlib import Path
 
+from stoker.cli.places import check_page, plan_beside
 from stoker.errors import ConfigError
 from stoker.profile import Profile, write_text
 from stoker.report.html import html_report
@@ -19,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", metavar="FILE", default="report.html", help="where to write the page (default: %(default)s)"
     )
     parser.add_argument(
-        "--plan", metavar="FILE", help="the plan that commands in the page name (default: plan.toml beside the profile)"
+        "--plan", metavar="FILE", help="the plan that commands in the page name (default: as `analyze` calls it)"
     )
 
 
@@ -28,7 +29,8 @@ def run(options: argparse.Namespace) -> int:
     if len(options.profiles) > 2:
         raise ConfigError(f"a page is of one profile, or of two as before and after, not of {len(options.profiles)}")
     *before, profile = map(Profile.load, options.profiles)
-    plan = options.plan or str(Path(options.profiles[-1]).with_name("plan.toml"))
+    check_page(Path(options.output))
+    plan = options.plan or str(plan_beside(Path(options.profiles[-1])))
     write_text(options.output, html_report(profile, plan, before=before[0] if before else None))
     print(f"Written: {options.output}")
     return 0

@@ -9,6 +9,7 @@ import argparse
 from dataclasses import replace
 
 from stoker.errors import ConfigError
+from stoker.extras import CACHE
 from stoker.plan import Plan
 from stoker.run.script import execute
 from stoker.stage.door import check_name
@@ -49,6 +50,8 @@ def run(options: argparse.Namespace) -> int:
         plan = replace(plan, workers=options.workers)
     if options.cache is not None:
         plan = replace(plan, cache_bytes=parse_bytes(options.cache, "--cache"))
+    if plan.cache_bytes:
+        CACHE.check()
     if options.group is not None:
         plan = replace(plan, group=check_name(options.group))
     if options.checkpoint_every is not None and options.checkpoint_every < 1:

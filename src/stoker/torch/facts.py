@@ -7,13 +7,13 @@ from stoker.memory import Memory
 
 
 def torch_findings() -> list[Finding]:
-    """torch's version and the accelerator that it sees."""
+    """The accelerator that torch sees, and how it uses the host."""
     if torch.cuda.is_available():
         names = sorted({torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())})
         accelerator = f"{torch.cuda.device_count()} x {', '.join(names)}"
     else:
         accelerator = "none"
-    return [Finding("torch", torch.__version__), Finding("accelerator", accelerator), _threads(), *_pinning()]
+    return [Finding("accelerator", accelerator), _threads(), *_pinning()]
 
 
 def _threads() -> Finding:

@@ -1,0 +1,49 @@
+"""Packages that only a part of Stoker needs: which extra brings them, what for, and whether they are there.
+
+Whoever needs one asks here first, before anything that takes long.
+"""
+
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+
+from stoker.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One of the extras in `pip install 'stoker[NAME]'`."""
+
+    name: str
+    modules: tuple[str, ...]
+    called: str
+    """What people call the package."""
+    user: str
+    """What needs it."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether all of it can be imported."""
+        return all(find_spec(module) is not None for module in self.modules)
+
+    @property
+    def versions(self) -> str:
+        """What is installed."""
+        return ", ".join(f"{module} {metadata.version(module)}" for module in self.modules)
+
+    @property
+    def command(self) -> str:
+        """What installs it."""
+        return f"pip install 'stoker[{self.name}]'"
+
+    def check(self) -> None:
+        """Say what to install, if it is not there."""
+        if not self.is_installed:
+            raise ConfigError(f"{self.user} needs {self.called}: {self.command}")
+
+
+TORCH = Extra("torch", ("torch",), "PyTorch", "training")
+CACHE = Extra("cache", ("lmdb",), "LMDB", "a cache")
+REPORT = Extra("report", ("bokeh", "jinja2"), "Bokeh", "a page")
+EXPORT = Extra("export", ("safetensors",), "safetensors", "an export as safetensors")
+EXTRAS = (TORCH, CACHE, REPORT, EXPORT)

@@ -1,0 +1,96 @@
+"""The script under analysis, from the command's side: it is started, perhaps again, and stopped when its time is over.
+
+What it finds, it writes down (`run/measured.py`). So a script that ends by itself, or is stopped, loses nothing.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.shelf import Shelf
+from stoker.run.measured import Measured
+from stoker.run.script import environment
+
+_RESTARTS = 3
+_LIMIT, _LEAST_S, _GRACE_S = 20, 60.0, 15.0
+"""An analysis may take so many times the time of a phase, and at least so long, from the first batch on."""
+_LOOK_S = 0.25
+_PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
+
+
+def measure(words: list[str], settings: dict[str, Any]) -> tuple[int, Measured | None]:
+    """Run the script, and again if it ends before everything is measured. Its last exit code, and what was found."""
+    limit_s = max(_LEAST_S, _LIMIT * settings["phase_s"])
+    deadline = time.monotonic() + limit_s + _GRACE_S  # counted anew when the script first iterates a loader
+    for start in range(1 + _RESTARTS):
+        left_s = max(_LEAST_S / 2, deadline - _GRACE_S - time.monotonic()) if start else limit_s
+        code, began = _run_script(words, {"analyze": {**settings, "limit_s": left_s}}, left_s + _GRACE_S)
+        found = Measured.load(settings["measured"])
+        if code or found is None or found.is_complete or found.word or not found.loaders:
+            break
+        deadline = (began or time.monotonic()) + limit_s + _GRACE_S if not start else deadline
+        if start == _RESTARTS or time.monotonic() > deadline - _GRACE_S:
+            found.note(f"the script ended before all was measured, although it was started {start + 1} times")
+            break
+        known = ", ".join(found.parts) or "nothing yet"
+        print(
+            f"stoker: the script ended before all was measured (so far: {known}); it is started again, "
+            f"{start + 1} of at most {_RESTARTS} times",
+            file=sys.stderr,
+        )
+    return code, found
+
+
+def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> tuple[int, float | None]:
+    """Run it to its end, or until its time is over; its exit code, and when it first iterated a loader.
+
+    Ctrl-C ends both processes; other signals that end are passed on. A script whose time is over has written what was
+    found until then, and counts as one that ended by itself.
+    """
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_PASSED_ON)}
+    try:
+        process = subprocess.Popen(
+            words,
+            env=environment(settings, os.environ),
+            preexec_fn=lambda: [signal.signal(number, handler) for number, handler in before.items()],
+        )
+        for number in _PASSED_ON:
+            if before[number] is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, lambda number, _: process.send_signal(number))
+        return _wait(process, Path(settings["analyze"]["measured"]), limit_s)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        with contextlib.suppress(OSError):
+            Shelf().sweep()  # what a script that was killed has left
+
+
+def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tuple[int, float | None]:
+    began: float | None = None
+    earlier = found.began if (found := Measured.load(place)) is not None else 0.0
+    while True:
+        try:
+            return process.wait(_LOOK_S), began
+        except subprocess.TimeoutExpired:
+            if began is None and (found := Measured.load(place)) is not None and found.began != earlier:
+                began = time.monotonic()
+            if began is not None and time.monotonic() - began > limit_s:
+                break
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    found = Measured.load(place)
+    assert found is not None
+    found.is_complete = True
+    found.word = f"the analysis was not done after {limit_s:.0f} s; measured were: {', '.join(found.parts) or 'nothing'}"
+    found.note(f"the script was stopped after {limit_s:.0f} s of analysis, before all was measured")
+    found.save(place)
+    return 0, began
