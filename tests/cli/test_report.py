@@ -5,12 +5,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.test_profile import SMALLEST
 
 from stoker.cli import analyze, main
+from stoker.measure.series import Series
+from stoker.run.measured import Measured
 
 Captured = pytest.CaptureFixture[str]
 
@@ -58,12 +59,13 @@ def test_a_folder_that_is_not_there(path: str, tmp_path: Path, capsys: Captured)
 
 
 def test_analyze_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    def measured(script: list[str], settings: dict[str, Any]) -> int:
-        Path(settings["analyze"]["profile"]).write_text(json.dumps(SMALLEST))
-        return 0
-
-    monkeypatch.setattr(analyze, "_run_script", measured)
+    found = Measured(is_complete=True, workers=2, batch=16)
+    found.gpu = Series([1000.0] * 5, [1.0] * 5)
+    found.prep = {workers: Series([100.0 * workers] * 5, [1.0] * 5) for workers in (1, 2)}
+    found.prep_busy, found.cores = 0.1, 2
+    monkeypatch.setattr(analyze, "measure", lambda words, settings: (0, found))
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
     assert main(["analyze", "--html", "page.html", "train.py"]) == 0
     assert "Written: profile.json, plan.toml, page.html." in capsys.readouterr().out
     assert "stoker</span> <span>run</span> <span>--plan</span> <span>plan.toml" in (tmp_path / "page.html").read_text()
@@ -73,7 +75,7 @@ def test_without_bokeh_nothing_is_begun(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(analyze, "_run_script", pytest.fail)
+    monkeypatch.setattr(analyze, "measure", pytest.fail)
     for words in (["report", path, "-o", str(tmp_path / "page.html")], ["analyze", "--html", "page.html", "train.py"]):
         assert main(words) == 1
         assert capsys.readouterr().err == "stoker: a page needs Bokeh: pip install 'stoker[report]'\n"

@@ -396,7 +396,7 @@ def test_as_a_user_without_root_on_files_of_others(data: Path, tmp_path: Path) -
         )
         assert done.returncode == 0, done.stderr
         profile = Profile.load(place / "profile.json")
-        assert not profile.notes  # the files could be made cold, and were seen to be
+        assert not [note for note in profile.notes if "cold" in note]  # the files could be made cold, and were seen to be
         assert profile.rates.storage > 0
         assert (place / "profile.json").stat().st_uid == 65534
 
