@@ -147,7 +147,7 @@ ENTRIES = [
         best=("ckpt.pt",),
     ),
     Entry("onecycle", "OneCycleLR(steps_per_epoch=len(loader))", 205, "prep"),
-    Entry("accumulation", "accumulation until batch_idx + 1 == len(loader)", 208, "prep"),
+    Entry("accumulation", "accumulation until batch_idx + 1 == len(loader)", 224, "prep"),
     Entry(
         "transfer",
         "the transfer-learning tutorial: phases train and val in one loop",

@@ -29,7 +29,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    train_loader = DataLoader(Points(208), batch_size=8, shuffle=True, num_workers=2)
+    train_loader = DataLoader(Points(224), batch_size=8, shuffle=True, num_workers=2)
     val_loader = DataLoader(Points(32), batch_size=8)
     model = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1), nn.ReLU(), nn.Linear(16, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -32,6 +32,7 @@ def main():
     for epoch in range(args.epochs):
         running = 0.0
         for step, (inputs, labels) in enumerate(train_loader):
+            assert step < len(train_loader)
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()
@@ -40,7 +41,6 @@ def main():
             running += loss.item()
             time.sleep(0.004)
             print(f"epoch {epoch} batch {step} loss {loss.item().hex()} lr {scheduler.get_last_lr()[0].hex()}", flush=True)
-        assert step + 1 == len(train_loader)
         print(f"epoch {epoch} done", flush=True)
 
 
