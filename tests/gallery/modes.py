@@ -147,7 +147,7 @@ def _wrong(entry: Entry, ended: Ended, profile: Path, limit: str) -> str:
     rates = found["rates"]
     faster, slower = (rates["prep"], rates["gpu"]) if limit == "gpu" else (rates["gpu"], rates["prep"])
     if limit != "fetch" and faster < _PLANTED * slower:
-        return f"of a margin of 3 that was planted, {faster / slower:.1f} is left: {round(faster)} and {round(slower)} samples/s"
+        return f"of a margin of 3 only {faster / slower:.1f} is left: {round(faster)} and {round(slower)} samples/s"
     if traceback := ended.says("^Traceback|Error: "):
         return f"something went wrong meanwhile: {traceback}"
     return "" if re.search(r"\d", ended.lines[0] if ended.lines else "") else "no report"
