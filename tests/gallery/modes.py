@@ -21,6 +21,8 @@ from tests.gallery.started import Ended, plainly, run, slow_disk, under, words
 from tests.gallery.table import Entry
 
 ANALYSIS_S = 180.0
+_PLANTED = 2.0
+"""What is left of the margin of three, at least, on a host that is busy."""
 OK, REFUSED, FAILED = "ok", "refused", "FAILED"
 
 
@@ -142,6 +144,10 @@ def _wrong(entry: Entry, ended: Ended, profile: Path, limit: str) -> str:
     if found["limit"] != limit:
         rates = {name: round(found["rates"][name]) for name in ("gpu", "prep", "storage")}
         return f"the limit is {found['limit']}, not {limit}: {rates}"
+    rates = found["rates"]
+    faster, slower = (rates["prep"], rates["gpu"]) if limit == "gpu" else (rates["gpu"], rates["prep"])
+    if limit != "fetch" and faster < _PLANTED * slower:
+        return f"of a margin of 3 only {faster / slower:.1f} is left: {round(faster)} and {round(slower)} samples/s"
     if traceback := ended.says("^Traceback|Error: "):
         return f"something went wrong meanwhile: {traceback}"
     return "" if re.search(r"\d", ended.lines[0] if ended.lines else "") else "no report"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from tests.gallery.table import Entry, Moment
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -107,12 +108,21 @@ def run(
                 seen += 1
                 if seen == kill_at[1]:
                     ended.was_killed = True
-                    (os.killpg if kill_all else os.kill)(process.pid, signal.SIGKILL)
+                    _kill(process.pid, kill_all)
         ended.code = process.wait()
     finally:
         timer.cancel()
     ended.seconds = time.monotonic() - began
     return ended
+
+
+def _kill(pid: int, all_of_them: bool) -> None:
+    """With -9: one process, or also all that it has started; torchrun's ranks have sessions of their own."""
+    started = psutil.Process(pid).children(recursive=True) if all_of_them else []
+    os.kill(pid, signal.SIGKILL)
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 @contextlib.contextmanager
