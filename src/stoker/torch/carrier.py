@@ -186,14 +186,13 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         if self._send_idx != number:
             self._asked[self._task_info[number][0]].append(now())
 
-    def _process_data(self, data: Any, *worker: int) -> Any:
-        number = worker[0] if worker else getattr(data, "worker", 0)  # torch before 2.6 does not say whose it is
-        asked = self._asked[number].popleft() if self._asked[number] else 0.0
-        data = super()._process_data(data, *worker)
+    def _process_data(self, data: Any, worker: int) -> Any:
+        asked = self._asked[worker].popleft() if self._asked[worker] else 0.0
+        data = super()._process_data(data, worker)
         if type(data) is not Arrived:
             return data
         # The worker was busy with this batch since it was asked for it, or since it was done with the one before.
-        began, self._busy_until[number] = max(asked, self._busy_until[number]), data.finished
+        began, self._busy_until[worker] = max(asked, self._busy_until[worker]), data.finished
         self._meter.prep_s += max(0.0, data.finished - began)
         self._arrived += data.samples
         if data.counts is not None:
@@ -229,7 +228,7 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     def _late_pid(self) -> int:
         """The process whose batch is the next, or 0 where any batch would do."""
         info = self._task_info.get(self._rcvd_idx)
-        return self._workers[info[0]].pid or 0 if info is not None and getattr(self, "_in_order", True) else 0
+        return self._workers[info[0]].pid or 0 if info is not None and self._in_order else 0
 
     def _who_is_late(self) -> str:
         info = self._task_info.get(self._rcvd_idx)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
-_TORCH_KNOWS = frozenset(inspect.signature(torch.utils.data.DataLoader.__init__).parameters)
 _POSITIONS = [
     name
     for name, parameter in inspect.signature(torch.utils.data.DataLoader.__init__).parameters.items()
@@ -120,12 +119,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise ConfigError(f"seed must be a whole number or None, not {seed!r}")
         self.cache, self.cache_policy, self.cache_dir = cache, cache_policy, cache_dir
-        newer: dict[str, Any] = {"in_order": in_order}
-        if "in_order" not in _TORCH_KNOWS:
-            if not in_order:
-                raise TypeError(f"in_order=False needs torch 2.6 or newer; this is torch {torch.__version__}")
-            newer = {}
-            self.in_order = in_order
         if planned.group is not None and "group" not in self._given and group is None and not streams:
             group = planned.group
         self.workers = workers
@@ -159,7 +152,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
-            **newer,
+            in_order=in_order,
         )
         if self.cache is not None and _is_enabled():
             _ = self.caching  # so that what cannot be held is refused here

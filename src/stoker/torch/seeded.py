@@ -192,10 +192,10 @@ class SeededWorkersIter(MapWorkersIter):
             course.claim_common, course.free_common = carried.claim_common, carried.free_common
         super().__init__(view, carried)
 
-    def _process_data(self, data: Any, *worker: int) -> Any:
+    def _process_data(self, data: Any, worker: int) -> Any:
         if getattr(data, "draws", False):
             self._loader._draws = True
-        return super()._process_data(data, *worker)
+        return super()._process_data(data, worker)
 
     def _obtain(self) -> Any:
         if not self._course.ordered or self._course.ordered[0].parts == 1:

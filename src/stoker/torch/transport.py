@@ -111,7 +111,7 @@ class ThreadTransport:
     def collate(self, samples: Any) -> Arrived:
         """Collate, with what the meter wants to know."""
         batch = self._collate_fn(samples)
-        return Arrived(batch, 0, count_samples(samples) if self._batched else 1, now(), self._caching.take())
+        return Arrived(batch, count_samples(samples) if self._batched else 1, now(), self._caching.take())
 
     def close(self, workers: list[Any]) -> None:
         """Nothing is left."""

@@ -127,13 +127,10 @@ def count_samples(samples: Any) -> int:
 class Arrived:
     """A batch in the training process, with what the meter wants to know of it."""
 
-    __slots__ = ("batch", "counts", "draws", "finished", "samples", "worker")
+    __slots__ = ("batch", "counts", "draws", "finished", "samples")
 
-    def __init__(
-        self, batch: Any, worker: int, samples: int, finished: float, counts: Counts | None, draws: bool = False
-    ) -> None:
+    def __init__(self, batch: Any, samples: int, finished: float, counts: Counts | None, draws: bool = False) -> None:
         self.batch = batch
-        self.worker = worker
         self.samples = samples
         self.finished = finished
         self.counts = counts
@@ -165,7 +162,7 @@ class Opener:
     ) -> Arrived:
         """Open one. A slot that others are filling, too, is left closed."""
         content = Share(slot, layout) if joined else self.open(worker, slot, layout, pickled)
-        return Arrived(content, worker, samples, finished, counts, draws)
+        return Arrived(content, samples, finished, counts, draws)
 
     def open(self, row: int, slot: tuple[int, int, int], layout: Layout, pickled: Pickled | None = None) -> Any:
         """The batch in a slot."""
