@@ -1,0 +1,197 @@
+"""Files as they were before a script changed them, and the way back. It holds over a crash at any moment.
+
+    passing/PID-STARTED/journal      a JSON line for each file, in the order of the first changes
+    passing/PID-STARTED/0, 1, ..     copies
+
+    copy the file, fsync  ->  write the line, fsync  ->  the change may go on
+    put everything back, the last change first, fsync  ->  remove the journal, now it is over  ->  remove copies
+
+Putting back can be done again: it was not finished as long as there is a journal.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.checkpoint.disk import Disk
+from stoker.live import process
+
+_FOLDER = "passing"
+_JOURNAL = "journal"
+_SUFFIX = ".before-restart"
+
+
+class Journal:
+    """Notes what is about to be changed. Paths are absolute."""
+
+    def __init__(self, directory: Path) -> None:
+        here = process.find(os.getpid())
+        self.folder = directory / _FOLDER / f"{os.getpid()}-{here.started if here else 0}"
+        self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        os.chmod(self.folder.parent, 0o700)
+        self._noted: set[str] = set()
+        self._copies = 0
+        self._journal = os.open(self.folder / _JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        for path in (self.folder, self.folder.parent, directory):
+            Disk().settle(path)
+
+    def note(self, path: str) -> None:
+        """A file, a link or an empty folder is about to be written to, made or removed."""
+        if path in self._noted:
+            return
+        if os.path.islink(path):
+            entry: dict[str, Any] = {"was": "link", "to": os.readlink(path)}
+        elif os.path.isdir(path):
+            entry = {"was": "folder"}
+        elif os.path.isfile(path):
+            entry = {"was": "file", **self._copy(path)}
+        elif os.path.lexists(path):
+            return  # a device or a socket
+        else:
+            entry = {"was": "absent"}
+        self._write({"path": path, **entry})
+        self._noted.add(path)
+
+    def note_move(self, source: str, target: str) -> None:
+        """Something is about to get another name."""
+        if os.path.isdir(source) and not os.path.islink(source):
+            if not os.path.isdir(target):
+                self._write({"path": source, "was": "folder", "to": target})
+                self._noted.clear()  # other things have these names now
+            return
+        self.note(source)
+        self.note(target)
+
+    def _copy(self, path: str) -> dict[str, Any]:
+        name = str(self._copies)
+        self._copies += 1
+        status = os.stat(path)
+        shutil.copyfile(path, self.folder / name)
+        os.chmod(self.folder / name, 0o600)
+        _sync(self.folder / name)
+        Disk().settle(self.folder)
+        return {"copy": name, "mode": status.st_mode & 0o7777, "times": [status.st_atime_ns, status.st_mtime_ns]}
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        os.write(self._journal, json.dumps(entry).encode() + b"\n")
+        os.fsync(self._journal)
+
+    def put_back(self, in_use: Container[tuple[int, int]] = ()) -> list[str]:
+        """Undo everything. Files in use, by device and inode, stay as they are; what to tell of them."""
+        words = put_back(self.folder, in_use)
+        os.close(self._journal)
+        return words
+
+
+def put_back(folder: Path, in_use: Container[tuple[int, int]] = ()) -> list[str]:
+    """Undo what a journal tells of, and remove it."""
+    words = []
+    for entry in reversed(list(_entries(folder))):
+        try:
+            words += _undo(entry, folder, in_use)
+        except OSError as error:
+            words.append(f"{entry['path']} could not be put back ({error.strerror}); a copy of it is in {folder}")
+    if not any(word.endswith(str(folder)) for word in words):
+        _remove(folder)
+    return words
+
+
+def recover(directory: Path) -> tuple[int, list[str]]:
+    """Put back what processes that are gone have left; of how many files, and what to tell."""
+    files, words = 0, []
+    for folder in sorted((directory / _FOLDER).glob("*-*")):
+        pid, _, started = folder.name.partition("-")
+        owner = process.find(int(pid))
+        if owner is None or owner.is_dead or str(owner.started) != started:
+            files += len(list(_entries(folder)))
+            words += put_back(folder)
+    with contextlib.suppress(OSError):
+        (directory / _FOLDER).rmdir()
+    return files, words
+
+
+def _entries(folder: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = (folder / _JOURNAL).read_bytes()
+    except FileNotFoundError:
+        return
+    for line in text.split(b"\n")[:-1]:  # a line that was cut off is of a change that did not go on
+        yield json.loads(line)
+
+
+def _undo(entry: dict[str, Any], folder: Path, in_use: Container[tuple[int, int]]) -> list[str]:
+    path, was = Path(entry["path"]), entry["was"]
+    if "to" in entry and was == "folder":
+        if os.path.isdir(entry["to"]) and not path.exists():
+            os.rename(entry["to"], path)
+        return []
+    if _identity(path) in in_use:
+        return _leave_in_use(path, folder / entry["copy"]) if was == "file" else []
+    if was == "folder":
+        path.mkdir(parents=True, exist_ok=True)
+    elif was == "link":
+        _clear(path)
+        path.symlink_to(entry["to"])
+    elif was == "absent":
+        _clear(path)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}{_SUFFIX}")
+        shutil.copyfile(folder / entry["copy"], partial)
+        os.chmod(partial, entry["mode"])
+        os.utime(partial, ns=tuple(entry["times"]))
+        _sync(partial)
+        if path.is_dir() and not path.is_symlink():
+            _clear(path)
+        os.rename(partial, path)
+    with contextlib.suppress(OSError):
+        Disk().settle(path.parent)
+    return []
+
+
+def _leave_in_use(path: Path, copy: Path) -> list[str]:
+    """A file that is still written to keeps its place. If it lost what it held, that is put beside it."""
+    length = copy.stat().st_size
+    with path.open("rb") as now, copy.open("rb") as before:
+        if now.read(length) == before.read(length):
+            return []
+    beside = path.with_name(path.name + _SUFFIX)
+    shutil.copyfile(copy, beside)
+    _sync(beside)
+    return [f"{path} was begun anew while epochs were passed, and is in use: what it held before is in {beside}"]
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(OSError):  # what else is in it was not ours to remove
+            path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove(folder: Path) -> None:
+    (folder / _JOURNAL).unlink(missing_ok=True)
+    Disk().settle(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,269 @@
+"""Checkpoints of a script that knows nothing of them: what can be found is saved, and found again when it is started again.
+
+An iteration ends when the next batch is asked for after an update: by then everything that belongs to it has been done.
+A script that is started again makes its objects anew. It is brought to the loops it was in (`comeback`), and there, as it
+asks for its first batch, everything is set as it was. So what it did before does not count.
+"""
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from stoker.checkpoint.checkpointer import Checkpointer
+from stoker.checkpoint.snapshot import generators, set_generators
+from stoker.errors import CheckpointError, StokerError
+from stoker.run.restart.comeback import Comeback, Decision
+from stoker.run.restart.ending import Ending
+from stoker.run.restart.followed import Followed
+from stoker.run.restart.loaders import Loaders
+from stoker.run.restart.lookahead import TOO_FEW, WINDOW
+from stoker.run.restart.loops import Surroundings, Surveyor
+from stoker.run.restart.parts import Parts
+from stoker.run.restart.record import PART, LoaderRecord, Position, mark_finished, newest
+from stoker.run.restart.words import refuse, say, say_refused
+from stoker.torch.loader import DataLoader
+
+OTHER_THREAD = "batches are asked for in another thread than the one that makes updates"
+
+
+class Watcher:
+    """Follows a script, saves what it finds, and sets it again."""
+
+    def __init__(
+        self, directory: str, *, every: int | None, overhead: float | None, command: list[str], is_told: bool
+    ) -> None:
+        self.directory = Path(directory).absolute()
+        self.options: dict[str, Any] = {"every": every, "overhead": overhead or 0.05}
+        self.ending = Ending()
+        self._command = command
+        self._parts = Parts()
+        self._loaders = Loaders()
+        self._surveyor = Surveyor()
+        self._backwards = self._updates = 0
+        self._was_asked = False
+        """Whether any loader was asked for a batch since the last update."""
+        self._is_done = True
+        """Whether the iteration of the last update is over."""
+        self._thread = 0
+        """The one that makes updates."""
+        self._refused = ""
+        self._ended: Surroundings | None = None
+        """Where the script was when the training loader had no more batches, until it is asked again."""
+        self._checkpointer: Checkpointer | None = None
+        self._comeback = self._look(is_told)
+        self._to_come: dict[str, LoaderRecord] = {}
+        """Loaders that go on when they are asked for the first time."""
+        DataLoader._replays = True
+        DataLoader.observers.append(self._made)
+        DataLoader.wrap_iterator = self._iterate
+        register_optimizer_step_post_hook(self._updated)
+        _after(torch.amp.GradScaler, "step", self._updated)  # a step of an optimizer that it skips counts
+        _after(torch.autograd, "backward", self._passed_backward)
+
+    def _look(self, is_told: bool) -> Comeback | None:
+        """Where a run before was, by its newest whole checkpoint."""
+        try:
+            found = newest(self.directory)
+        except StokerError as error:
+            refuse(str(error))
+        return None if found is None else Comeback(self.directory, found, self._surveyor, is_told=is_told)
+
+    # ---- what happens in the script
+
+    def _made(self, loader: Any) -> None:
+        self._loaders.made(loader)
+        if self._comeback is not None:
+            self._comeback.look_around()
+
+    def _iterate(self, loader: Any, iterate: Callable[[], Any]) -> Any:
+        """Stand between a loader and the script's loop."""
+        followed = self._loaders.begin(self, loader, iterate)
+        if self._comeback is None and followed.key not in self._to_come:
+            self._start(followed)
+        return followed
+
+    def _start(self, followed: Followed, record: LoaderRecord | None = None) -> None:
+        followed.start(record)
+        self._loaders.started(followed, self._backwards)
+
+    def asked(self, followed: Followed) -> None:
+        """The next batch of a loader is asked for."""
+        if not followed.has_started:
+            self._begin(followed)
+        followed.was_asked = self._was_asked = True
+        if not self._is_done and followed.key in self._loaders.trains:
+            self._iteration_done()
+
+    def ended(self, followed: Followed) -> None:
+        """A loader has no more batches in this epoch."""
+        followed.was_asked = self._was_asked = True
+        if self._comeback is None:
+            self._loaders.ended(followed)
+            if followed.key in self._loaders.trains:
+                self._ended = self._surveyor.survey(sys._getframe(), at_end=True)
+
+    def _updated(self, *_: Any) -> None:
+        if self._comeback is not None or not self._was_asked:
+            return  # on the way, or another optimizer of the same iteration
+        self._was_asked = self._is_done = False
+        self._updates += 1
+        self._thread = threading.get_ident()
+        self._loaders.updated(self._backwards)
+
+    def _passed_backward(self) -> None:
+        self._backwards += 1
+
+    # ---- checkpoints
+
+    def _iteration_done(self) -> None:
+        self._is_done, self._ended = True, None
+        why = OTHER_THREAD if threading.get_ident() != self._thread else self._loaders.obstacle()
+        if why and why != TOO_FEW and self._updates > WINDOW and not self._refused:
+            self._refused = why
+            say_refused(why)
+        self._step(take=False if why else None)
+
+    def _step(self, *, take: bool | None) -> None:
+        try:
+            if self._checkpointer is None:
+                self._open().restore()  # there is nothing, but it must be asked
+            assert self._checkpointer is not None
+            self._checkpointer.step(take=take)
+        except StokerError as error:
+            refuse(str(error))
+        except SystemExit:
+            self.ending.is_cut_short()
+            raise
+
+    def _open(self) -> Checkpointer:
+        parts = {**self._parts.found(), PART: _Place(self)}
+        self._checkpointer = Checkpointer(self.directory, **self.options, **parts)
+        return self._checkpointer
+
+    def position(self) -> Position:
+        """Where the script is."""
+        is_past = self._ended is not None
+        around = self._surveyor.survey(sys._getframe()) if self._ended is None else self._ended
+        records = self._loaders.records(at_end=is_past)
+        return Position(records, self._loaders.trains, around, is_past, self._loaders.are_endless)
+
+    def batches_in_epoch(self) -> int | None:
+        """How many batches an epoch of training has, if that is known."""
+        return self._loaders.batches_in_epoch()
+
+    # ---- on the way back
+
+    def _begin(self, followed: Followed) -> None:
+        """The first batch of an epoch is asked for, and it was not known what to give."""
+        if self._comeback is None:
+            self._go_on(followed, self._to_come.pop(followed.key, None))
+            return
+        decision = self._comeback.decide(followed, sys._getframe())
+        if decision is Decision.GO_ON:
+            self._come_back(followed, self._comeback)
+        else:
+            followed.left = 1 if decision is Decision.CUT else None
+            self._start(followed)
+
+    def _come_back(self, followed: Followed, comeback: Comeback) -> None:
+        """The script is where it was: set everything as it was then."""
+        position = comeback.position
+        try:
+            for key in position.trains:
+                if (record := comeback.record(key)) is not None:
+                    self._to_come[key] = record
+            step = self._open().restore()
+        except StokerError as error:
+            refuse(str(error))
+        self._loaders.go_on(position)
+        followed.number = position.loaders[followed.key].epochs + position.is_past
+        for words in comeback.arrive(followed, sys._getframe()):
+            say(words)
+        self._comeback = None
+        self._go_on(followed, self._to_come.pop(followed.key))
+        say(f"restored step {step}, in epoch {followed.number}: {self._parts.words()}")
+
+    def _go_on(self, followed: Followed, record: LoaderRecord | None) -> None:
+        now = generators()
+        if record is not None and record.state is not None:
+            try:
+                followed.loader.load_state_dict(record.state)
+            except StokerError as error:
+                refuse(str(error))
+        self._start(followed, record)
+        if record is not None:
+            set_generators(now)
+
+    def check(self, position: Position) -> None:
+        """Make sure that a checkpoint is the one that the script was brought to."""
+        if self._comeback is not None and position != self._comeback.position:
+            raise CheckpointError("checkpoints have changed since the script was started: start it again")
+
+    # ---- the end
+
+    def close(self) -> list[str]:
+        """Finish; what to say at the end."""
+        if self._comeback is not None:
+            return [f"stoker: {word}" for word in self._comeback.give_up()]
+        if self._checkpointer is None:
+            return ["stoker: no checkpoint was taken: no update between two batches of a loader was seen"]
+        if self.ending.is_good:
+            self._take_last()
+        self._checkpointer.close()
+        if self.ending.is_good:
+            mark_finished(self.directory, self._command)
+        stats = self._checkpointer.stats()
+        if not stats.checkpoints and self._refused:
+            return [f"stoker: no checkpoint was taken: {self._refused}"]
+        saved = f"{stats.checkpoints} checkpoints in {self.directory}, the last of step {stats.last_step}"
+        return [f"stoker: {saved}: {self._parts.words()}"]
+
+    def _take_last(self) -> None:
+        """A script that comes to its end between epochs leaves a checkpoint of that."""
+        if self._ended is not None and not self._is_done and not self._loaders.obstacle() and _is_alone():
+            self._is_done = True
+            self._step(take=True)
+
+
+class _Place:
+    """Where the script is, as a part of its checkpoints. It is as long as an epoch, and it is loaded first."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._watcher.position().values()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._watcher.check(Position.of_values(state))
+
+    def __len__(self) -> int:
+        return self._watcher.batches_in_epoch() or 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+def _is_alone() -> bool:
+    """Whether there are no other ranks, which would have to agree."""
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
+
+
+def _after(owner: Any, name: str, act: Callable[[], None]) -> None:
+    """Do something after every call of a function."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        act()
+        return result
+
+    setattr(owner, name, call)
