@@ -81,11 +81,10 @@ class Followed:
         state: dict[str, Any] = self.loader.state_dict()
         used = self.before + self.given - ahead
         rounds: tuple[tuple[int, str], ...] = ()
-        if self.is_endless and self.rounds is not None:
-            starts = self.rounds.since(used)
+        if self.rounds is not None and (starts := self.rounds.since(used)):
             used -= starts[0][0]
             rounds = tuple((first - starts[0][0], text) for first, text in starts)
-        if ahead or rounds:
+        if ahead or self.is_endless:
             state |= {"_num_yielded": used, "_sampler_iter_yielded": used, "batches": used}
             state["samples"] = self._samples[-1 - ahead]
         return LoaderRecord(epochs, first, state, used, self._states_ahead(ahead), rounds)

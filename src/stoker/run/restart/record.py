@@ -35,7 +35,7 @@ class LoaderRecord:
     ahead: tuple[str, ...] = ()
     """The random generators before each batch that was read ahead, where that was done in the training process."""
     rounds: tuple[tuple[int, str], ...] = ()
-    """Of a loader without an end, see `rounds`: batches are counted from the first of them."""
+    """From what the order was drawn, see `rounds`: batches are counted from the first of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Loaders without an end: a batch sampler that is gone through again and again by one iterator (timm's and yolov5's).
+"""From what each time through a loader's samples was drawn.
 
-Each time through is a round. Its order depends on a generator as it was when the round began, and that may have been drawn
-from by the script in between. So it is noted, and a run that goes on begins its round with that.
+That is a generator as it was when the first batch was drawn. It may not be as it was when the loader's iterator was made,
+for the script may have drawn from it meanwhile. Loaders without an end (timm's and yolov5's) go through their samples again
+and again with one iterator: each time through is a round. A run that goes on begins its rounds as they were begun.
 """
 
 import weakref

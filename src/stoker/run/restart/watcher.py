@@ -187,7 +187,8 @@ class Watcher:
             say(words)
         self._comeback = None
         self._go_on(followed, self._to_come.pop(followed.key))
-        say(f"restored step {step}, in epoch {followed.number}: {self._parts.words()}")
+        epoch = "" if position.is_endless else f", in epoch {followed.number}"
+        say(f"restored step {step}{epoch}: {self._parts.words()}")
 
     def _go_on(self, followed: Followed, record: LoaderRecord | None) -> None:
         now = generators()
