@@ -9,6 +9,7 @@ backward run, and a process of its own writes files. A failed save does not end 
 import contextlib
 import os
 import signal
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -313,7 +314,7 @@ class Checkpointer:
         self._ranks.part()
         self._signals.take_over()  # a launcher's signal shall not end this process on its way out
         self.close()
-        raise SystemExit(PREEMPTED if is_saved else 1)
+        sys.exit(PREEMPTED if is_saved else 1)
 
     def stats(self) -> CheckpointStats:
         """What checkpoints have cost so far."""

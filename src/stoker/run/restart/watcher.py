@@ -18,9 +18,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from stoker.checkpoint.checkpointer import Checkpointer
 from stoker.checkpoint.snapshot import generators, set_generators
 from stoker.errors import CheckpointError, StokerError
+from stoker.run.ending import has_failed, was_interrupted, watch_interrupts
 from stoker.run.restart.comeback import Comeback, Decision
-from stoker.run.restart.ending import Ending
 from stoker.run.restart.followed import Followed
+from stoker.run.restart.frameworks import Frameworks
 from stoker.run.restart.loaders import Loaders
 from stoker.run.restart.lookahead import TOO_FEW, WINDOW
 from stoker.run.restart.loops import Surroundings, Surveyor
@@ -40,7 +41,6 @@ class Watcher:
     ) -> None:
         self.directory = Path(directory).absolute()
         self.options: dict[str, Any] = {"every": every, "overhead": overhead or 0.05}
-        self.ending = Ending()
         self._command = command
         self._parts = Parts()
         self._loaders = Loaders()
@@ -59,12 +59,21 @@ class Watcher:
         self._comeback = self._look(is_told)
         self._to_come: dict[str, LoaderRecord] = {}
         """Loaders that go on when they are asked for the first time."""
+        watch_interrupts()
         DataLoader._replays = True
         DataLoader.observers.append(self._made)
         DataLoader.wrap_iterator = self._iterate
         register_optimizer_step_post_hook(self._updated)
         _after(torch.amp.GradScaler, "step", self._updated)  # a step of an optimizer that it skips counts
         _after(torch.autograd, "backward", self._passed_backward)
+        self._is_aside = False
+        Frameworks(self.directory, self.options, self._stand_aside)
+
+    def _stand_aside(self) -> None:
+        """A framework takes over."""
+        self._is_aside = True
+        self._comeback = None
+        DataLoader.wrap_iterator = None
 
     def _look(self, is_told: bool) -> Comeback | None:
         """Where a run before was, by its newest whole checkpoint."""
@@ -109,7 +118,7 @@ class Watcher:
                 self._ended = self._surveyor.survey(sys._getframe(), at_end=True)
 
     def _updated(self, *_: Any) -> None:
-        if self._comeback is not None or not self._was_asked:
+        if self._comeback is not None or self._is_aside or not self._was_asked:
             return  # on the way, or another optimizer of the same iteration
         self._was_asked = self._is_done = False
         self._updates += 1
@@ -137,9 +146,6 @@ class Watcher:
             self._checkpointer.step(take=take)
         except StokerError as error:
             refuse(str(error))
-        except SystemExit:
-            self.ending.is_cut_short()
-            raise
 
     def _open(self) -> Checkpointer:
         parts = {**self._parts.found(), PART: _Place(self)}
@@ -212,18 +218,23 @@ class Watcher:
         """Finish; what to say at the end."""
         if self._comeback is not None:
             return [f"stoker: {word}" for word in self._comeback.give_up()]
-        if self._checkpointer is None:
-            return ["stoker: no checkpoint was taken: no update between two batches of a loader was seen"]
-        if self.ending.is_good:
-            self._take_last()
-        self._checkpointer.close()
-        if self.ending.is_good:
+        is_finished = not has_failed() and not was_interrupted()
+        if self._checkpointer is not None:
+            if is_finished:
+                self._take_last()
+            self._checkpointer.close()
+        if is_finished and (self._is_aside or self._checkpointer is not None):
             mark_finished(self.directory, self._command)
+        return [] if self._is_aside else [f"stoker: {self._last_words()}"]
+
+    def _last_words(self) -> str:
+        if self._checkpointer is None:
+            return "no checkpoint was taken: no update between two batches of a loader was seen"
         stats = self._checkpointer.stats()
         if not stats.checkpoints and self._refused:
-            return [f"stoker: no checkpoint was taken: {self._refused}"]
+            return f"no checkpoint was taken: {self._refused}"
         saved = f"{stats.checkpoints} checkpoints in {self.directory}, the last of step {stats.last_step}"
-        return [f"stoker: {saved}: {self._parts.words()}"]
+        return f"{saved}: {self._parts.words()}"
 
     def _take_last(self) -> None:
         """A script that comes to its end between epochs leaves a checkpoint of that."""

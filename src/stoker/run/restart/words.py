@@ -19,10 +19,10 @@ def say(words: str) -> None:
 def refuse(words: str) -> NoReturn:
     """Say why the script cannot go on, and end it. Nothing was changed."""
     say(words)
-    raise SystemExit(1)
+    sys.exit(1)
 
 
 def say_refused(why: str) -> None:
     """Say why a script gets no checkpoints; it runs on."""
-    say(f"no checkpoint is taken, and the script runs on without: {why}")
+    say(f"--checkpoint is refused, and the script runs on without: {why}")
     print(LINES, file=sys.stderr, flush=True)

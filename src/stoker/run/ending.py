@@ -1,0 +1,61 @@
+"""Whether the script has failed, for those who speak when it ends: a failing script has the last word.
+
+Python tells at exit of an exception that nobody caught, but not of an exit code. So `sys.exit` takes note of it. Who writes
+`raise SystemExit(1)` instead is not noticed, and gets the line that every script gets.
+"""
+
+import functools
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, NoReturn
+
+_statuses: list[object] = []
+"""What `sys.exit` was called with last."""
+_interrupts: list[int] = []
+_interrupt = signal.default_int_handler
+
+
+def watch() -> None:
+    """Take note of exit codes, from now on."""
+    leave = sys.exit
+
+    @functools.wraps(leave)
+    def noted(status: object = None, /) -> NoReturn:
+        _statuses[:] = [status]
+        leave(status)  # type: ignore[arg-type] # any object will do
+
+    sys.exit = noted
+
+
+def watch_interrupts() -> None:
+    """Take note of Ctrl-C, too, from now on: many scripts catch it and end as if all had been done."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, _interrupted)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _interrupts.append(number)
+    _interrupt(number, frame)
+
+
+def was_interrupted() -> bool:
+    """Whether there was a Ctrl-C, whatever the script made of it."""
+    return bool(_interrupts)
+
+
+def leave_quietly() -> None:
+    """At Ctrl-C say nothing: whoever has started this script does."""
+    show = sys.excepthook
+
+    def shown(kind: type[BaseException], *rest: Any) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            show(kind, *rest)
+
+    sys.excepthook = shown
+
+
+def has_failed() -> bool:
+    """At exit: whether the script ended by an exception, or with another code than 0."""
+    return getattr(sys, "last_value", None) is not None or any(status not in (None, 0) for status in _statuses)
