@@ -186,6 +186,10 @@ class Checkpointer:
         if stop:
             self._end_preempted()
 
+    def save_instead(self, **stateful: Any) -> None:
+        """From the next checkpoint on, save these."""
+        self._stateful = stateful
+
     def _begin(self) -> None:
         self._open()
         newest = self._directory.names()[:1]

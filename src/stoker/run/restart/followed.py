@@ -6,6 +6,7 @@ iteration. While a restarted script is on its way, the loader's own iterator is 
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any, Protocol
 
 from stoker.checkpoint.snapshot import generator_states, generators, set_generators
@@ -24,6 +25,9 @@ class Listener(Protocol):
     def ended(self, followed: "Followed") -> None:
         """There are no more in this epoch."""
 
+    def went_round(self, followed: "Followed") -> None:
+        """An epoch is over, and the loader has begun the next one without an end."""
+
 
 class Followed:
     """A loader's iterator, over one epoch."""
@@ -35,7 +39,9 @@ class Followed:
         self.given = 0
         """Batches since it began, or went on."""
         self.before = 0
-        """Batches of this epoch that were given before it went on."""
+        """Batches of this time through that were given before it went on."""
+        self._skipped = 0
+        """Batches that its iterator has skipped."""
         self.has_ended = False
         self.was_asked = False
         """Whether it was asked for a batch since the last update."""
@@ -48,6 +54,8 @@ class Followed:
         self.length = _length(loader)
         self.keeps_states = True
         """Whether batches may be read ahead, so that what was before them must be known."""
+        self.begun_in: tuple[CodeType, int] | None = None
+        """The script's function that asked for it, and where in it."""
         self._reads_here = loader.num_workers == 0
         self._listener = listener
         self._iterate = iterate
@@ -55,13 +63,16 @@ class Followed:
         self._samples: deque[int] = deque(maxlen=_MOST_AHEAD + 1)
         self._states: deque[Any] = deque(maxlen=_MOST_AHEAD)
         self._replayed: list[str] = []
+        self._rounds_over = 0
+        """Batches of those times through that are over."""
+        self.is_endless = False
 
     def start(self, record: LoaderRecord | None = None) -> None:
         """Make the loader's own iterator, which goes on from a record if there is one."""
         if self.rounds is not None:
             self.rounds.begin([(first, text) for first, text in record.rounds] if record is not None else None)
         if record is not None:
-            self.before = record.batches
+            self.before, self._skipped, self.is_endless = record.batches, record.skipped, record.is_endless
             self._replayed = list(record.ahead) if self._reads_here else []
         self._iterator = self._iterate()
         self._note()
@@ -72,14 +83,14 @@ class Followed:
         return self._iterator is not None
 
     @property
-    def is_endless(self) -> bool:
-        """Whether it has given more than an epoch."""
-        return self.length is not None and self.before + self.given > self.length
+    def in_round(self) -> int:
+        """Batches since this time through the loader's samples began, or went on."""
+        return self.given - self._rounds_over
 
     def record(self, ahead: int, epochs: int, first: int | None) -> LoaderRecord:
         """What is needed to go on after all batches but so many, which are the last ones that it gave."""
         state: dict[str, Any] = self.loader.state_dict()
-        used = self.before + self.given - ahead
+        used = self._skipped + self.given - ahead
         rounds: tuple[tuple[int, str], ...] = ()
         if self.rounds is not None and (starts := self.rounds.since(used)):
             used -= starts[0][0]
@@ -87,7 +98,9 @@ class Followed:
         if ahead or self.is_endless:
             state |= {"_num_yielded": used, "_sampler_iter_yielded": used, "batches": used}
             state["samples"] = self._samples[-1 - ahead]
-        return LoaderRecord(epochs, first, state, used, self._states_ahead(ahead), rounds)
+        batches = used % self.length if self.is_endless and self.length else used
+        states = self._states_ahead(ahead)
+        return LoaderRecord(epochs, first, state, batches, used, states, rounds, self.is_endless)
 
     def _states_ahead(self, ahead: int) -> tuple[str, ...]:
         """The generators before each of the last batches."""
@@ -109,7 +122,11 @@ class Followed:
     def __next__(self) -> Any:
         if self.left == 0:
             raise StopIteration
-        if self.length is None or self.before + self.given != self.length:
+        is_over = self.length is not None and self.before + self.in_round == self.length
+        if is_over and self.is_endless:
+            self._go_round()
+            is_over = False
+        if not is_over:
             self._listener.asked(self)
         replayed = self._replayed.pop(0) if self._replayed else None
         if replayed is not None:
@@ -125,11 +142,18 @@ class Followed:
             raise
         if replayed is not None:
             set_generators(now)
+        if is_over:
+            self.is_endless = True
+            self._go_round()
         self.given += 1
         self._note()
         if self.left is not None:
             self.left -= 1
         return batch
+
+    def _go_round(self) -> None:
+        self._listener.went_round(self)
+        self._rounds_over, self.before = self.given, 0
 
     def __len__(self) -> int:
         return len(self._iterator) if self.has_started else len(self.loader)

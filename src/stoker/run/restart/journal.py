@@ -10,6 +10,7 @@ Putting back can be done again: it was not finished as long as there is a journa
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -103,15 +104,31 @@ def put_back(folder: Path, in_use: Container[tuple[int, int]] = ()) -> list[str]
 def recover(directory: Path) -> tuple[int, list[str]]:
     """Put back what processes that are gone have left; of how many files, and what to tell."""
     files, words = 0, []
-    for folder in sorted((directory / _FOLDER).glob("*-*")):
-        pid, _, started = folder.name.partition("-")
-        owner = process.find(int(pid))
-        if owner is None or owner.is_dead or str(owner.started) != started:
-            files += len(list(_entries(folder)))
-            words += put_back(folder)
+    with _alone_in(directory / _FOLDER):
+        for folder in sorted((directory / _FOLDER).glob("*-*")):
+            pid, _, started = folder.name.partition("-")
+            owner = process.find(int(pid))
+            if owner is None or owner.is_dead or str(owner.started) != started:
+                files += len(list(_entries(folder)))
+                words += put_back(folder)
     with contextlib.suppress(OSError):
         (directory / _FOLDER).rmdir()
     return files, words
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Several ranks may be started at once."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _entries(folder: Path) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.lookahead import Lookahead
+from stoker.run.restart.loops import Surroundings
 from stoker.run.restart.record import LoaderRecord, Position
 from stoker.run.restart.rounds import Rounds, watch_rounds
 
@@ -66,9 +67,15 @@ class Loaders:
 
     def ended(self, followed: Followed) -> None:
         """An epoch has no more batches."""
-        self._counts[followed.key].end(followed.given)
+        self._counts[followed.key].end(followed.in_round)
 
-    def updated(self, backwards: int) -> None:
+    def went_round(self, followed: Followed, backwards: int) -> None:
+        """An epoch has no more batches, and the next one has begun."""
+        counts = self._counts[followed.key]
+        counts.end(followed.in_round)
+        counts.begin(backwards)
+
+    def updated(self) -> None:
         """An update was made."""
         part = []
         for followed in self._open:
@@ -76,14 +83,19 @@ class Loaders:
                 followed.updates += 1
                 self._first.setdefault(followed.key, followed.number)
                 if not followed.misses:
-                    counts = self._counts[followed.key]
-                    counts.updated(followed.given, backwards)
-                    followed.keeps_states = counts.ahead != 0
                     part.append(followed.key)
             elif not followed.has_ended:
                 followed.misses += 1
             followed.was_asked = False
         self.trains = tuple(sorted(part))
+
+    def iteration_done(self, backwards: int) -> None:
+        """All that belongs to the last update was done."""
+        for key in self.trains:
+            followed, counts = self._followed(key), self._counts[key]
+            if followed is not None and followed.updates and followed.in_round:
+                counts.updated(followed.in_round, backwards)
+                followed.keeps_states = counts.ahead != 0
 
     def obstacle(self) -> str:
         """Why there is no position to go on from now; empty if there is."""
@@ -103,11 +115,6 @@ class Loaders:
         """The latest epoch of a loader, while it is in use."""
         return self._latest[key]() if key in self._latest else None
 
-    @property
-    def are_endless(self) -> bool:
-        """Whether one that trains has no end."""
-        return any(followed.is_endless for key in self.trains if (followed := self._followed(key)) is not None)
-
     def records(self, *, at_end: bool = False) -> dict[str, LoaderRecord]:
         """How far all of them are."""
         records = {}
@@ -121,6 +128,14 @@ class Loaders:
                 else:
                     records[key] = LoaderRecord(epochs, first, self._loader[key].state_dict())
         return records
+
+    def set_back(self, around: Surroundings) -> Surroundings:
+        """Loops that count batches, as they were before those that were read ahead."""
+        for key in self.trains:
+            followed, ahead = self._followed(key), self._counts[key].ahead
+            if followed is not None and ahead:
+                around = around.less(ahead, followed.before + followed.in_round)
+        return around
 
     def batches_in_epoch(self) -> int | None:
         """How many batches an epoch of training has, if that is known."""

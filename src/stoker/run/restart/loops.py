@@ -8,9 +8,9 @@ import ast
 import inspect
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from stoker.run.restart.source import Place, Written, loops_around, place_of
@@ -53,6 +53,8 @@ class Loop:
     variable: str = ""
     value: int | None = None
     """The number that it is at."""
+    is_inner: bool = False
+    """Whether it is in a generator, which stands around a loader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,15 @@ class Surroundings:
         """The loops that have a number."""
         return tuple(loop for loop in self.loops if loop.kind == "range")
 
+    def less(self, ahead: int, given: int) -> "Surroundings":
+        """With loops that count batches as they are given set back by those that were read ahead."""
+        counts = [loop.is_inner and loop.value == given for loop in self.loops]
+        loops = (
+            replace(loop, value=given - ahead) if is_count else loop
+            for loop, is_count in zip(self.loops, counts, strict=True)
+        )
+        return replace(self, loops=tuple(loops))
+
     def is_like(self, other: "Surroundings") -> bool:
         """Whether these are the same functions and loops, however far they are."""
         if len(self.calls) != len(other.calls) or len(self.loops) != len(other.loops):
@@ -119,6 +130,12 @@ def same_place(one: Place, other: Place) -> bool:
 def module_of(frame: FrameType) -> str:
     """The name of the module that a frame's code belongs to."""
     return str(frame.f_globals.get("__name__", ""))
+
+
+def innermost(frame: FrameType | None) -> tuple[CodeType, int] | None:
+    """The innermost function of the script, and where in it."""
+    found = [part for part in frames_of_script(frame) if not _is_library(part) and not part.f_code.co_flags & _GENERATOR]
+    return (found[-1].f_code, found[-1].f_lasti) if found else None
 
 
 def frames_of_script(frame: FrameType | None) -> list[FrameType]:
@@ -191,8 +208,9 @@ def _loops_of(frame: FrameType, written: tuple[Written, ...], depth: int) -> Ite
     for loop in written:
         kind, value = _state_of(loop, frame)
         if kind == "range" or not begins_anew:  # a `while True` in a generator around a loader needs no entering
-            numbered = (loop.call, loop.variable or "", value) if kind == "range" else ()
-            yield Loop(kind, module_of(frame), code.co_qualname, loop.place, depth, *numbered)
+            numbered = (loop.call, loop.variable or "", value) if kind == "range" else (None, "", None)
+            is_inner = bool(code.co_flags & _GENERATOR)
+            yield Loop(kind, module_of(frame), code.co_qualname, loop.place, depth, *numbered, is_inner)
 
 
 def _state_of(loop: Written, frame: FrameType) -> tuple[str, int | None]:

@@ -32,16 +32,21 @@ class LoaderRecord:
     """The state to go on from, if updates need it."""
     batches: int = 0
     """How many batches of this epoch updates have used."""
+    skipped: int = 0
+    """How many batches an iterator skips that goes on from here."""
     ahead: tuple[str, ...] = ()
     """The random generators before each batch that was read ahead, where that was done in the training process."""
     rounds: tuple[tuple[int, str], ...] = ()
     """From what the order was drawn, see `rounds`: batches are counted from the first of them."""
+    is_endless: bool = False
+    """Whether one epoch follows the other without an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """Where a script was."""
 
+    updates: int
     loaders: dict[str, LoaderRecord]
     """By a description of the loader."""
     trains: tuple[str, ...]
@@ -49,17 +54,15 @@ class Position:
     around: Surroundings = field(default_factory=Surroundings)
     is_past: bool = False
     """Whether the epoch is over, so that the innermost loop goes on with its next number."""
-    is_endless: bool = False
-    """Whether the loader has no end of an epoch."""
 
     def values(self) -> dict[str, Any]:
         """In plain values."""
         return {
+            "updates": self.updates,
             "loaders": {key: asdict(loader) for key, loader in self.loaders.items()},
             "trains": list(self.trains),
             "around": self.around.values(),
             "is_past": self.is_past,
-            "is_endless": self.is_endless,
         }
 
     @classmethod
@@ -70,7 +73,12 @@ class Position:
             for key, loader in values["loaders"].items()
         }
         around = Surroundings.of_values(values["around"])
-        return cls(loaders, tuple(values["trains"]), around, values["is_past"], values["is_endless"])
+        return cls(values["updates"], loaders, tuple(values["trains"]), around, values["is_past"])
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch that trains has no end."""
+        return any(loader.is_endless for loader in self.loaders.values())
 
     @property
     def epoch(self) -> int:

@@ -32,7 +32,10 @@ def _more(directory: Path, restart_args: str | None) -> list[str]:
     try:
         found = newest(directory)
         number = 0 if found is None else found.position.epoch
-        words = [word.format(epoch=number, step=0 if found is None else found.step) for word in shlex.split(restart_args)]
+        words = [
+            word.format(epoch=number, step=0 if found is None else found.position.updates)
+            for word in shlex.split(restart_args)
+        ]
     except (ValueError, KeyError, IndexError) as error:
         raise ConfigError(
             f"--restart-args knows {{epoch}} and {{step}}, and cannot make sense of {restart_args!r}"

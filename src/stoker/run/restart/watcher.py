@@ -6,10 +6,13 @@ asks for its first batch, everything is set as it was. So what it did before doe
 """
 
 import functools
+import gc
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -24,9 +27,10 @@ from stoker.run.restart.followed import Followed
 from stoker.run.restart.frameworks import Frameworks
 from stoker.run.restart.loaders import Loaders
 from stoker.run.restart.lookahead import TOO_FEW, WINDOW
-from stoker.run.restart.loops import Surroundings, Surveyor
+from stoker.run.restart.loops import Surroundings, Surveyor, innermost
 from stoker.run.restart.parts import Parts
 from stoker.run.restart.record import PART, LoaderRecord, Position, mark_finished, newest
+from stoker.run.restart.source import loops_around
 from stoker.run.restart.words import refuse, say, say_refused
 from stoker.torch.loader import DataLoader
 
@@ -53,8 +57,16 @@ class Watcher:
         self._thread = 0
         """The one that makes updates."""
         self._refused = ""
+        self._no_way = ""
+        """Why there is no way back to the loops of this epoch."""
+        self._judged: tuple[int, bool] | None = None
+        """The epoch for which that was decided."""
         self._ended: Surroundings | None = None
         """Where the script was when the training loader had no more batches, until it is asked again."""
+        self._schedulers: list[Any] = []
+        """Those that lived then: a last checkpoint needs them, and the script may let go of them before."""
+        self._seen = (0, 0)
+        """The number of updates and the versions of all parameters after the end of an epoch."""
         self._checkpointer: Checkpointer | None = None
         self._comeback = self._look(is_told)
         self._to_come: dict[str, LoaderRecord] = {}
@@ -93,6 +105,7 @@ class Watcher:
     def _iterate(self, loader: Any, iterate: Callable[[], Any]) -> Any:
         """Stand between a loader and the script's loop."""
         followed = self._loaders.begin(self, loader, iterate)
+        followed.begun_in = innermost(sys._getframe())
         if self._comeback is None and followed.key not in self._to_come:
             self._start(followed)
         return followed
@@ -107,15 +120,26 @@ class Watcher:
             self._begin(followed)
         followed.was_asked = self._was_asked = True
         if not self._is_done and followed.key in self._loaders.trains:
-            self._iteration_done()
+            self._iteration_done(followed)
+
+    def went_round(self, followed: Followed) -> None:
+        """A loader without an end begins its next epoch."""
+        if not self._is_done and followed.key in self._loaders.trains:
+            self._loaders.iteration_done(self._backwards)
+        self._loaders.went_round(followed, self._backwards)
 
     def ended(self, followed: Followed) -> None:
         """A loader has no more batches in this epoch."""
         followed.was_asked = self._was_asked = True
         if self._comeback is None:
+            trains = followed.key in self._loaders.trains
+            if trains and not self._is_done:
+                self._loaders.iteration_done(self._backwards)
             self._loaders.ended(followed)
-            if followed.key in self._loaders.trains:
+            if trains:
                 self._ended = self._surveyor.survey(sys._getframe(), at_end=True)
+                self._schedulers = self._parts.schedulers()
+                self._seen = self._updates, self._parts.versions()
 
     def _updated(self, *_: Any) -> None:
         if self._comeback is not None or self._is_aside or not self._was_asked:
@@ -123,25 +147,42 @@ class Watcher:
         self._was_asked = self._is_done = False
         self._updates += 1
         self._thread = threading.get_ident()
-        self._loaders.updated(self._backwards)
+        self._loaders.updated()
 
     def _passed_backward(self) -> None:
         self._backwards += 1
 
     # ---- checkpoints
 
-    def _iteration_done(self) -> None:
-        self._is_done, self._ended = True, None
-        why = OTHER_THREAD if threading.get_ident() != self._thread else self._loaders.obstacle()
+    def _iteration_done(self, followed: Followed) -> None:
+        self._is_done, self._ended, self._schedulers = True, None, []
+        self._loaders.iteration_done(self._backwards)
+        why = self._obstacle(followed)
         if why and why != TOO_FEW and self._updates > WINDOW and not self._refused:
             self._refused = why
             say_refused(why)
         self._step(take=False if why else None)
 
+    def _obstacle(self, followed: Followed) -> str:
+        """Why a restarted script could not go on from here; empty if it could."""
+        if threading.get_ident() != self._thread:
+            return OTHER_THREAD
+        why = self._loaders.obstacle()
+        if why or self._judged == (followed.number, followed.is_endless):
+            return why or self._no_way
+        self._judged = followed.number, followed.is_endless
+        frame = sys._getframe()
+        self._no_way = self._surveyor.survey(frame).unknown
+        if self._no_way and not followed.is_endless and _is_one_loop(followed.begun_in, innermost(frame)):
+            self._no_way = ""  # its epochs can be passed
+        return self._no_way
+
     def _step(self, *, take: bool | None) -> None:
         try:
             if self._checkpointer is None:
                 self._open().restore()  # there is nothing, but it must be asked
+            elif self._parts.have_changed:
+                self._look_again(self._checkpointer)
             assert self._checkpointer is not None
             self._checkpointer.step(take=take)
         except StokerError as error:
@@ -152,12 +193,18 @@ class Watcher:
         self._checkpointer = Checkpointer(self.directory, **self.options, **parts)
         return self._checkpointer
 
+    def _look_again(self, checkpointer: Checkpointer) -> None:
+        """The script has made others, or has let go of some."""
+        checkpointer.save_instead()
+        gc.collect()  # what nobody else holds is gone then
+        checkpointer.save_instead(**self._parts.found(), **{PART: _Place(self)})
+
     def position(self) -> Position:
         """Where the script is."""
         is_past = self._ended is not None
-        around = self._surveyor.survey(sys._getframe()) if self._ended is None else self._ended
+        around = self._ended or self._loaders.set_back(self._surveyor.survey(sys._getframe()))
         records = self._loaders.records(at_end=is_past)
-        return Position(records, self._loaders.trains, around, is_past, self._loaders.are_endless)
+        return Position(self._updates, records, self._loaders.trains, around, is_past)
 
     def batches_in_epoch(self) -> int | None:
         """How many batches an epoch of training has, if that is known."""
@@ -188,6 +235,7 @@ class Watcher:
         except StokerError as error:
             refuse(str(error))
         self._loaders.go_on(position)
+        self._updates = position.updates
         followed.number = position.loaders[followed.key].epochs + position.is_past
         for words in comeback.arrive(followed, sys._getframe()):
             say(words)
@@ -216,8 +264,10 @@ class Watcher:
 
     def close(self) -> list[str]:
         """Finish; what to say at the end."""
+        if not self._parts.are_any:
+            return []  # a launcher, say, which trains nothing
         if self._comeback is not None:
-            return [f"stoker: {word}" for word in self._comeback.give_up()]
+            self._give_up(self._comeback)
         is_finished = not has_failed() and not was_interrupted()
         if self._checkpointer is not None:
             if is_finished:
@@ -226,6 +276,15 @@ class Watcher:
         if is_finished and (self._is_aside or self._checkpointer is not None):
             mark_finished(self.directory, self._command)
         return [] if self._is_aside else [f"stoker: {self._last_words()}"]
+
+    def _give_up(self, comeback: Comeback) -> None:
+        """The script has ended without having come to where it was. That is a failure, whatever its exit code."""
+        words = comeback.give_up()
+        if not has_failed():
+            for word in words:
+                say(word)
+            sys.stdout.flush()
+            os._exit(1)
 
     def _last_words(self) -> str:
         if self._checkpointer is None:
@@ -238,9 +297,13 @@ class Watcher:
 
     def _take_last(self) -> None:
         """A script that comes to its end between epochs leaves a checkpoint of that."""
-        if self._ended is not None and not self._is_done and not self._loaders.obstacle() and _is_alone():
-            self._is_done = True
-            self._step(take=True)
+        if self._ended is None or self._is_done or self._loaders.obstacle() or not _is_alone():
+            return
+        updates, versions = self._seen
+        if updates == self._updates and versions != self._parts.versions():
+            return  # the best weights were loaded for a test, say: the checkpoint before is nearer to the last update
+        self._is_done = True
+        self._step(take=True)
 
 
 class _Place:
@@ -260,6 +323,13 @@ class _Place:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+
+def _is_one_loop(begun: tuple[CodeType, int] | None, asked: tuple[CodeType, int] | None) -> bool:
+    """Whether a loader is iterated by the same loops that ask for its batches, once for each epoch."""
+    if begun is None or asked is None or begun[0] is not asked[0]:
+        return False
+    return loops_around(*begun) == loops_around(*asked)
 
 
 def _is_alone() -> bool:
