@@ -31,14 +31,14 @@ class Comeback:
 
     def __init__(self, directory: Path, found: Newest, surveyor: Surveyor, *, is_told: bool) -> None:
         self.position = found.position
-        self._directory = directory
         self._surveyor = surveyor
         self._is_told = is_told
         """Whether the script was told by its arguments where to begin."""
         around = self.position.around
         may_advance = not is_told and not around.unknown
         self._returning = Returning(around, past=self.position.is_past, may_advance=may_advance)
-        self._guard: Guard | None = None
+        self._guard = Guard(directory)
+        self._is_passing = False
         self.look_around()
 
     def look_around(self) -> None:
@@ -59,8 +59,9 @@ class Comeback:
         if was_trained:
             if self.position.is_endless:
                 refuse(f"the script did not come to where its checkpoint was taken, and its loader has no end\n{LINES}")
-            self._guard = self._guard or Guard(self._directory)
-        return Decision.WHOLE if self._guard is None else Decision.CUT
+            self._is_passing = True
+            self._guard.begin_passing()
+        return Decision.CUT if self._is_passing else Decision.WHOLE
 
     def _is_there(self, followed: Followed, frame: FrameType) -> bool:
         here = self._surveyor.survey(frame)
@@ -78,11 +79,11 @@ class Comeback:
     def arrive(self, followed: Followed, frame: FrameType) -> list[str]:
         """The script is there; what to tell."""
         self._returning.arrive(frame, self.position.loaders[followed.key].batches)
-        return self._guard.put_back() if self._guard is not None else []
+        return self._guard.put_back()
 
     def give_up(self) -> list[str]:
         """The script has ended on its way; what to tell."""
         self._returning.take_names()
-        words = self._guard.put_back() if self._guard is not None else []
+        words = self._guard.put_back()
         place = f"epoch {self.position.epoch}, where its checkpoint is"
         return [*words, f"nothing was restored: the script ended before {place}"]

@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,10 @@ from stoker.live import process
 
 _FOLDER = "passing"
 _JOURNAL = "journal"
-_SUFFIX = ".before-restart"
+
+File = tuple[int, int]
+"""A device and an inode."""
+_NONE: File = (0, 0)
 
 
 class Journal:
@@ -40,8 +43,8 @@ class Journal:
         for path in (self.folder, self.folder.parent, directory):
             Disk().settle(path)
 
-    def note(self, path: str) -> None:
-        """A file, a link or an empty folder is about to be written to, made or removed."""
+    def note(self, path: str, *, empties: bool = False) -> None:
+        """A file, a link or an empty folder is about to be written to, made or removed; a file may be emptied first."""
         if path in self._noted:
             return
         if os.path.islink(path):
@@ -49,7 +52,7 @@ class Journal:
         elif os.path.isdir(path):
             entry = {"was": "folder"}
         elif os.path.isfile(path):
-            entry = {"was": "file", **self._copy(path)}
+            entry = {"was": "file", "emptied": empties, **self._copy(path)}
         elif os.path.lexists(path):
             return  # a device or a socket
         else:
@@ -57,11 +60,15 @@ class Journal:
         self._write({"path": path, **entry})
         self._noted.add(path)
 
+    def note_length(self, path: str, length: int) -> None:
+        """A file that is open is about to be added to."""
+        self._write({"path": path, "was": "shorter", "length": length})
+
     def note_move(self, source: str, target: str) -> None:
         """Something is about to get another name."""
         if os.path.isdir(source) and not os.path.islink(source):
             if not os.path.isdir(target):
-                self._write({"path": source, "was": "folder", "to": target})
+                self._write({"path": source, "was": "moved", "to": target})
                 self._noted.clear()  # other things have these names now
             return
         self.note(source)
@@ -81,24 +88,11 @@ class Journal:
         os.write(self._journal, json.dumps(entry).encode() + b"\n")
         os.fsync(self._journal)
 
-    def put_back(self, in_use: Container[tuple[int, int]] = ()) -> list[str]:
-        """Undo everything. Files in use, by device and inode, stay as they are; what to tell of them."""
-        words = put_back(self.folder, in_use)
+    def put_back(self, in_use: Mapping[File, Sequence[int]]) -> list[str]:
+        """Undo everything; what to tell. Files that are in use, by descriptors, go on from what they were."""
+        words = _put_back(self.folder, in_use)
         os.close(self._journal)
         return words
-
-
-def put_back(folder: Path, in_use: Container[tuple[int, int]] = ()) -> list[str]:
-    """Undo what a journal tells of, and remove it."""
-    words = []
-    for entry in reversed(list(_entries(folder))):
-        try:
-            words += _undo(entry, folder, in_use)
-        except OSError as error:
-            words.append(f"{entry['path']} could not be put back ({error.strerror}); a copy of it is in {folder}")
-    if not any(word.endswith(str(folder)) for word in words):
-        _remove(folder)
-    return words
 
 
 def recover(directory: Path) -> tuple[int, list[str]]:
@@ -110,7 +104,7 @@ def recover(directory: Path) -> tuple[int, list[str]]:
             owner = process.find(int(pid))
             if owner is None or owner.is_dead or str(owner.started) != started:
                 files += len(list(_entries(folder)))
-                words += put_back(folder)
+                words += _put_back(folder, {})
     with contextlib.suppress(OSError):
         (directory / _FOLDER).rmdir()
     return files, words
@@ -131,6 +125,22 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _put_back(folder: Path, in_use: Mapping[File, Sequence[int]]) -> list[str]:
+    words = []
+    for entry in reversed(list(_entries(folder))):
+        try:
+            _undo(entry, folder, in_use)
+        except OSError as error:
+            words.append(f"{entry['path']} could not be put back ({error.strerror}): its copy is in {folder}")
+    if not words:
+        (folder / _JOURNAL).unlink(missing_ok=True)
+        Disk().settle(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+    return words
+
+
 def _entries(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         text = (folder / _JOURNAL).read_bytes()
@@ -140,46 +150,56 @@ def _entries(folder: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _undo(entry: dict[str, Any], folder: Path, in_use: Container[tuple[int, int]]) -> list[str]:
+def _undo(entry: dict[str, Any], folder: Path, in_use: Mapping[File, Sequence[int]]) -> None:
     path, was = Path(entry["path"]), entry["was"]
-    if "to" in entry and was == "folder":
+    if was == "moved":
         if os.path.isdir(entry["to"]) and not path.exists():
             os.rename(entry["to"], path)
-        return []
-    if _identity(path) in in_use:
-        return _leave_in_use(path, folder / entry["copy"]) if was == "file" else []
-    if was == "folder":
+    elif was == "folder":
         path.mkdir(parents=True, exist_ok=True)
-    elif was == "link":
-        _clear(path)
-        path.symlink_to(entry["to"])
-    elif was == "absent":
-        _clear(path)
+    elif was == "shorter":
+        _shorten(path, entry["length"], in_use.get(_identity(path) or _NONE, ()))
+    elif descriptors := in_use.get(_identity(path) or _NONE):
+        if was == "file" and entry["emptied"]:  # else it is as the script wants it
+            _go_on_after((folder / entry["copy"]).read_bytes(), descriptors)
+    elif was == "file":
+        _restore(path, folder / entry["copy"], entry)
     else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}{_SUFFIX}")
-        shutil.copyfile(folder / entry["copy"], partial)
-        os.chmod(partial, entry["mode"])
-        os.utime(partial, ns=tuple(entry["times"]))
-        _sync(partial)
-        if path.is_dir() and not path.is_symlink():
-            _clear(path)
-        os.rename(partial, path)
+        _clear(path)
+        if was == "link":
+            path.symlink_to(entry["to"])
     with contextlib.suppress(OSError):
         Disk().settle(path.parent)
-    return []
 
 
-def _leave_in_use(path: Path, copy: Path) -> list[str]:
-    """A file that is still written to keeps its place. If it lost what it held, that is put beside it."""
-    length = copy.stat().st_size
-    with path.open("rb") as now, copy.open("rb") as before:
-        if now.read(length) == before.read(length):
-            return []
-    beside = path.with_name(path.name + _SUFFIX)
-    shutil.copyfile(copy, beside)
-    _sync(beside)
-    return [f"{path} was begun anew while epochs were passed, and is in use: what it held before is in {beside}"]
+def _restore(path: Path, copy: Path, entry: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.copyfile(copy, partial)
+    os.chmod(partial, entry["mode"])
+    os.utime(partial, ns=tuple(entry["times"]))
+    _sync(partial)
+    if path.is_dir() and not path.is_symlink():
+        _clear(path)
+    os.rename(partial, path)
+
+
+def _go_on_after(content: bytes, descriptors: Sequence[int]) -> None:
+    """A file that the script has begun anew and has open holds again what it held. What it writes next comes after that."""
+    written = 0
+    while written < len(content):
+        written += os.pwrite(descriptors[0], content[written:], written)
+    os.ftruncate(descriptors[0], len(content))
+    os.fsync(descriptors[0])
+    for descriptor in descriptors:
+        os.lseek(descriptor, 0, os.SEEK_END)
+
+
+def _shorten(path: Path, length: int, descriptors: Sequence[int]) -> None:
+    if path.is_file() and path.stat().st_size > length:
+        os.truncate(path, length)
+        for descriptor in descriptors:
+            os.lseek(descriptor, 0, os.SEEK_END)
 
 
 def _clear(path: Path) -> None:
@@ -190,15 +210,7 @@ def _clear(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _remove(folder: Path) -> None:
-    (folder / _JOURNAL).unlink(missing_ok=True)
-    Disk().settle(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        folder.parent.rmdir()
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> File | None:
     try:
         status = os.stat(path)
     except OSError:

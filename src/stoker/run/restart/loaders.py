@@ -97,6 +97,11 @@ class Loaders:
                 counts.updated(followed.in_round, backwards)
                 followed.keeps_states = counts.ahead != 0
 
+    @property
+    def may_be_ahead(self) -> bool:
+        """Whether batches are read ahead, as far as is known."""
+        return any(self._counts[key].ahead != 0 for key in self.trains)
+
     def obstacle(self) -> str:
         """Why there is no position to go on from now; empty if there is."""
         if any(not other.has_ended and other.misses and other.updates > 1 for other in self._open):

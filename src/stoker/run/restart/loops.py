@@ -106,18 +106,18 @@ class Surroundings:
         )
         return replace(self, loops=tuple(loops))
 
-    def is_like(self, other: "Surroundings") -> bool:
-        """Whether these are the same functions and loops, however far they are."""
-        if len(self.calls) != len(other.calls) or len(self.loops) != len(other.loops):
+    def leads_to(self, other: "Surroundings") -> bool:
+        """Whether these are the same functions and loops, however far they are, or the outer ones of them."""
+        if len(self.calls) > len(other.calls) or len(self.loops) > len(other.loops):
             return False
         last = len(self.calls) - 1
         calls = (
             ours.is_same(theirs, anywhere=depth == last)
-            for depth, (ours, theirs) in enumerate(zip(self.calls, other.calls, strict=True))
+            for depth, (ours, theirs) in enumerate(zip(self.calls, other.calls, strict=False))
         )
         loops = (
             (ours.kind, ours.depth) == (theirs.kind, theirs.depth) and same_place(ours.place, theirs.place)
-            for ours, theirs in zip(self.loops, other.loops, strict=True)
+            for ours, theirs in zip(self.loops, other.loops, strict=False)
         )
         return all(calls) and all(loops)
 

@@ -40,7 +40,7 @@ class Returning:
         self._left = list(goal.ranges) if may_advance else []
         """Loops that the script has not come to."""
         self._may_advance = may_advance
-        self.has_advanced = False
+        self.has_advanced = self._has_arrived = False
         self._changed: dict[str, list[str]] = {}
         """Names that are ours now, by module."""
         self._counting: Counting | None = None
@@ -69,13 +69,15 @@ class Returning:
 
     def is_there(self, here: Surroundings) -> bool:
         """Whether the script, which asks for a batch, has come to the place."""
-        if self._goal.ranges and self._may_advance:
-            return not self._left
-        return self._goal.is_like(here)
+        if self._goal.ranges and self._may_advance and not self._left:
+            return True
+        return here.leads_to(self._goal)
 
     def arrive(self, frame: FrameType | None, batches: int) -> None:
         """The script is there, and the epoch goes on after so many batches."""
-        self.take_names()
+        if not self._left:
+            self.take_names()  # else it has yet to come to a loop, and reads its first batch before that
+        self._has_arrived = True
         if self._counting is not None:
             self._counting.shift = batches
         if self._may_advance:
@@ -114,6 +116,8 @@ class Returning:
                 f"{frame.f_code.co_filename}, which now ends before: give the script more to do, or use another directory"
             )
         self.has_advanced = True
+        if self._has_arrived and not self._left:
+            self.take_names()
         return rest
 
     def _is_at(self, loop: Loop, frame: FrameType) -> bool:

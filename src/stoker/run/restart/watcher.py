@@ -35,6 +35,7 @@ from stoker.run.restart.words import refuse, say, say_refused
 from stoker.torch.loader import DataLoader
 
 OTHER_THREAD = "batches are asked for in another thread than the one that makes updates"
+DRAWN = "a batch is read ahead when random numbers have been drawn since the last update, perhaps for the next one"
 
 
 class Watcher:
@@ -54,9 +55,13 @@ class Watcher:
         """Whether any loader was asked for a batch since the last update."""
         self._is_done = True
         """Whether the iteration of the last update is over."""
+        self._drawn: tuple[bytes, ...] = ()
+        """Torch's generators after the last update."""
         self._thread = 0
         """The one that makes updates."""
         self._refused = ""
+        self._without = 0
+        """So many iterations one after the other could not be gone on from."""
         self._no_way = ""
         """Why there is no way back to the loops of this epoch."""
         self._judged: tuple[int, bool] | None = None
@@ -142,8 +147,12 @@ class Watcher:
                 self._seen = self._updates, self._parts.versions()
 
     def _updated(self, *_: Any) -> None:
-        if self._comeback is not None or self._is_aside or not self._was_asked:
-            return  # on the way, or another optimizer of the same iteration
+        if self._comeback is not None or self._is_aside:
+            return
+        if self._loaders.may_be_ahead:
+            self._drawn = _drawn()
+        if not self._was_asked:
+            return  # another optimizer of the same iteration
         self._was_asked = self._is_done = False
         self._updates += 1
         self._thread = threading.get_ident()
@@ -158,7 +167,8 @@ class Watcher:
         self._is_done, self._ended, self._schedulers = True, None, []
         self._loaders.iteration_done(self._backwards)
         why = self._obstacle(followed)
-        if why and why != TOO_FEW and self._updates > WINDOW and not self._refused:
+        self._without = self._without + 1 if why else 0
+        if self._without > WINDOW and why != TOO_FEW and not self._refused:
             self._refused = why
             say_refused(why)
         self._step(take=False if why else None)
@@ -168,6 +178,8 @@ class Watcher:
         if threading.get_ident() != self._thread:
             return OTHER_THREAD
         why = self._loaders.obstacle()
+        if not why and self._loaders.may_be_ahead and self._drawn != _drawn():
+            return DRAWN
         if why or self._judged == (followed.number, followed.is_endless):
             return why or self._no_way
         self._judged = followed.number, followed.is_endless
@@ -330,6 +342,14 @@ def _is_one_loop(begun: tuple[CodeType, int] | None, asked: tuple[CodeType, int]
     if begun is None or asked is None or begun[0] is not asked[0]:
         return False
     return loops_around(*begun) == loops_around(*asked)
+
+
+def _drawn() -> tuple[bytes, ...]:
+    """Torch's generators: equal as long as nobody draws from them."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states += torch.cuda.get_rng_state_all()
+    return tuple(state.numpy().tobytes() for state in states)
 
 
 def _is_alone() -> bool:
