@@ -9,6 +9,7 @@ backward run, and a process of its own writes files. A failed save does not end 
 import contextlib
 import os
 import signal
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -85,6 +86,8 @@ class Checkpointer:
         self._last_snapshot = 0
         self._is_planned = every is not None
         self._is_open = False
+        self._is_possible = True
+        """Whether a run could go on from the step that was just made."""
         self._next_due: int | None = None
         self._retry = False
         self._is_mode_known = False
@@ -157,10 +160,12 @@ class Checkpointer:
 
     # ---- in the loop
 
-    def step(self, *, milestone: bool = False) -> None:
+    def step(self, *, milestone: bool = False, take: bool | None = None) -> None:
         """An iteration is done: the last line of the loop's body. Takes a checkpoint if one is due.
 
-        A `milestone` is taken in any case, and stays on disk whatever `keep` says: the end of an epoch, for one.
+        A `milestone` is taken in any case, and stays on disk whatever `keep` says: the end of an epoch, for one. With
+        `take=True` one is taken in any case and is as any other; with `take=False` none is, because there is a reason
+        why this moment cannot be gone on from.
         """
         entered = time.perf_counter()
         if not self._is_open:
@@ -171,14 +176,19 @@ class Checkpointer:
             self._pace.iterated(entered - self._entered, self._stalled_s, beside=self._was_beside)
         self._entered, self._stalled_s = entered, 0.0
         stop = self._ranks.any_wants_to_stop(self._signals.are_heard)
-        if stop or milestone or self._is_due():
-            self._checkpoint(wait=stop or milestone or self._pace.fixed is not None, kept=milestone)
+        self._is_possible = take is not False
+        if stop or milestone or take or self._is_due():
+            self._checkpoint(wait=stop or milestone or bool(take) or self._pace.fixed is not None, kept=milestone)
         self._was_beside = self._saving.step is not None
         spent_s = time.perf_counter() - entered
         self._stalled_s += spent_s
         self._stall_s += spent_s
         if stop:
             self._end_preempted()
+
+    def save_instead(self, **stateful: Any) -> None:
+        """From the next checkpoint on, save these."""
+        self._stateful = stateful
 
     def _begin(self) -> None:
         self._open()
@@ -204,8 +214,8 @@ class Checkpointer:
         if wait:
             self._wait_saved()
         if self._ranks.is_alone:
-            if self._saving.step is not None:
-                return  # at the first step after it is written
+            if self._saving.step is not None or not self._is_possible:
+                return  # at the first step after it is written, or that can be gone on from
         elif not self._agree_to_checkpoint():
             return
         self._pace.close_interval()
@@ -219,7 +229,12 @@ class Checkpointer:
         """Whether no process is busy still. Everybody knows then when the next one is due, and which one counts."""
         interval = self._pace.interval if self._is_planned else self._profiled
         said = self._ranks.exchange(
-            [self._saving.step is not None, self._ranks.is_writer, self._saving.durable or 0, interval]
+            [
+                self._saving.step is not None or not self._is_possible,
+                self._ranks.is_writer,
+                self._saving.durable or 0,
+                interval,
+            ]
         )
         wanted = self._pace.fixed or max(interval for _, is_writer, _, interval in said if is_writer)
         self._committed = min(durable for _, is_writer, durable, _ in said if is_writer)
@@ -294,7 +309,8 @@ class Checkpointer:
 
     def _end_preempted(self) -> None:
         self._wait_saved()
-        if self._writer is not None and self._ranks.is_alone and self._saving.durable != self._step:
+        may_try = self._ranks.is_alone and self._is_possible
+        if self._writer is not None and may_try and self._saving.durable != self._step:
             self._snapshot(kept=False)  # the loop stands still: once more
             self._wait_saved()
         is_saved = self._writer is None or self._saving.durable == self._step
@@ -302,7 +318,7 @@ class Checkpointer:
         self._ranks.part()
         self._signals.take_over()  # a launcher's signal shall not end this process on its way out
         self.close()
-        raise SystemExit(PREEMPTED if is_saved else 1)
+        sys.exit(PREEMPTED if is_saved else 1)
 
     def stats(self) -> CheckpointStats:
         """What checkpoints have cost so far."""

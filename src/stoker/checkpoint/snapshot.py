@@ -246,8 +246,8 @@ def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | Non
     return None
 
 
-def generators() -> str:
-    """The states of the default generators of Python, NumPy, torch and its devices, as text."""
+def generator_states() -> dict[str, Any]:
+    """The states of the default generators of Python, NumPy, torch and its devices."""
     states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),
@@ -255,7 +255,12 @@ def generators() -> str:
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state_all()
-    return json.dumps(encode(states, _small_leaf, "generators"))
+    return states
+
+
+def generators(states: dict[str, Any] | None = None) -> str:
+    """The states of the default generators as text: as they are now, or as they were."""
+    return json.dumps(encode(generator_states() if states is None else states, _small_leaf, "generators"))
 
 
 def _small_leaf(value: Any) -> Any:

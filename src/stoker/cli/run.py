@@ -7,10 +7,12 @@ At the end one line on stderr tells how many batches there were, and how long th
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
 from stoker.plan import Plan
+from stoker.run.restart.start import begin
 from stoker.run.script import execute
 from stoker.stage.door import check_name
 from stoker.units import parse_bytes
@@ -39,6 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "script is started again; see docs/run.md for what that can and cannot do",
     )
     parser.add_argument("--checkpoint-every", metavar="N", type=int, help="every N iterations, instead of by a budget")
+    parser.add_argument(
+        "--restart-args",
+        metavar="ARGS",
+        help="when the script goes on from a checkpoint, add these to its arguments, so that it begins there by itself: "
+        "'--start-epoch {epoch}'; {step} is the number of updates before",
+    )
     parser.usage = "stoker run [OPTIONS] [--] SCRIPT [ARGS...]"
     parser.set_defaults(script=[])
 
@@ -56,4 +64,18 @@ def run(options: argparse.Namespace) -> int:
         plan = replace(plan, group=check_name(options.group))
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
-    execute(options.script, {"plan": plan.values(), "checkpoint": options.checkpoint, "every": options.checkpoint_every})
+    if options.restart_args is not None and options.checkpoint is None:
+        raise ConfigError("--restart-args needs --checkpoint DIR: only then is there something to go on from")
+    words: list[str] | None = options.script
+    if options.checkpoint is not None:
+        words = begin(Path(options.checkpoint).absolute(), options.script, options.restart_args)
+    if words is not None:
+        settings = {
+            "plan": plan.values(),
+            "checkpoint": options.checkpoint,
+            "every": options.checkpoint_every,
+            "command": list(options.script),
+            "is_told": options.restart_args is not None,
+        }
+        execute(words, settings)
+    return 0

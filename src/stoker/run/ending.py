@@ -5,11 +5,16 @@ Python tells at exit of an exception that nobody caught, but not of an exit code
 """
 
 import functools
+import signal
 import sys
+import threading
+from types import FrameType
 from typing import Any, NoReturn
 
 _statuses: list[object] = []
 """What `sys.exit` was called with last."""
+_interrupts: list[int] = []
+_interrupt = signal.default_int_handler
 
 
 def watch() -> None:
@@ -22,6 +27,22 @@ def watch() -> None:
         leave(status)  # type: ignore[arg-type] # any object will do
 
     sys.exit = noted
+
+
+def watch_interrupts() -> None:
+    """Take note of Ctrl-C, too, from now on: many scripts catch it and end as if all had been done."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _interrupt:
+        signal.signal(signal.SIGINT, _interrupted)
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    _interrupts.append(number)
+    _interrupt(number, frame)
+
+
+def was_interrupted() -> bool:
+    """Whether there was a Ctrl-C, whatever the script made of it."""
+    return bool(_interrupts)
 
 
 def leave_quietly() -> None:

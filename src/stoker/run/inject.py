@@ -9,7 +9,7 @@ import importlib.machinery
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -20,12 +20,12 @@ SETTINGS = "STOKER_RUN"
 """The environment variable that tells the hook what to do, as JSON."""
 
 
-class _AfterTorch(importlib.abc.Loader):
-    """Torch's own loader, and then ours."""
+class _Then(importlib.abc.Loader):
+    """A module's own loader, and then something else."""
 
-    def __init__(self, loader: Any, settings: dict[str, Any], finder: Any) -> None:
+    def __init__(self, loader: Any, act: Callable[[ModuleType], None], finder: Any) -> None:
         self.loader = loader
-        self.settings = settings
+        self.act = act
         self.finder = finder
 
     def __getattr__(self, name: str) -> Any:
@@ -34,36 +34,43 @@ class _AfterTorch(importlib.abc.Loader):
         return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As torch's loader does."""
+        """As the module's loader does."""
         module: ModuleType | None = self.loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Import torch; then it has our DataLoader."""
+        """Import the module; then act."""
         if self.finder in sys.meta_path:
             sys.meta_path.remove(self.finder)
         self.loader.exec_module(module)
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
-        from stoker.run.replace import replace
-
-        replace(self.settings)
+        self.act(module)
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Waits for `import torch`, and is gone then. Many only ask whether there is a torch, and do not import it yet."""
+    """Waits for a module, and is gone then. Many only ask whether there is a torch, and do not import it yet."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self.settings = settings
+    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.act = act
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find torch where everybody else finds it."""
-        if name != "torch":
+        """Find the module where everybody else finds it."""
+        if name != self.name:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _AfterTorch(spec.loader, self.settings, self)
+            spec.loader = _Then(spec.loader, self.act, self)
         return spec
+
+
+def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
+    """Act on a module when it has been imported: now, if it has."""
+    if name in sys.modules:
+        act(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Waiting(name, act))
 
 
 def install() -> None:
@@ -74,4 +81,10 @@ def install() -> None:
         ending.watch()
         if settings.get("analyze"):
             ending.leave_quietly()
-        sys.meta_path.insert(0, _Waiting(settings))
+        after_import("torch", lambda _: _replace(settings))
+
+
+def _replace(settings: dict[str, Any]) -> None:
+    from stoker.run.replace import replace
+
+    replace(settings)

@@ -1,6 +1,7 @@
 """Put our DataLoader where torch's was, and say at the end what it has done."""
 
 import atexit
+import multiprocessing
 import os
 import sys
 from typing import Any
@@ -28,10 +29,16 @@ def replace(settings: dict[str, Any]) -> None:
         Analysis(settings["analyze"])
         return
     DataLoader.observers.append(_remember)
-    if settings.get("checkpoint"):
-        from stoker.run.found import Watcher
+    if settings.get("checkpoint") and not multiprocessing.current_process().daemon:  # a loader's worker, say
+        from stoker.run.restart.watcher import Watcher
 
-        watcher = Watcher(settings["checkpoint"], settings.get("every"), DataLoader.default_plan.overhead)
+        watcher = Watcher(
+            settings["checkpoint"],
+            every=settings.get("every"),
+            overhead=DataLoader.default_plan.overhead,
+            command=settings.get("command", []),
+            is_told=settings.get("is_told", False),
+        )
         closing.append(watcher.close)
     atexit.register(_end, owner, closing)
 

@@ -1,0 +1,89 @@
+"""A restarted script on its way to where it was: what each loader gives meanwhile.
+
+restart arguments    the script goes there by itself: the first epoch that it trains is the place
+loops                `returning` begins its loops where they were
+passing              else every epoch that was trained before ends after one batch, and so do validations in between.
+                     What the script writes meanwhile comes of a model that was hardly trained: `guard` puts it back
+"""
+
+import enum
+from pathlib import Path
+from types import FrameType
+
+from stoker.run.restart.followed import Followed
+from stoker.run.restart.guard import Guard
+from stoker.run.restart.loops import Surveyor
+from stoker.run.restart.record import LoaderRecord, Newest, Position
+from stoker.run.restart.returning import Returning
+from stoker.run.restart.words import LINES, refuse
+
+
+class Decision(enum.Enum):
+    """What becomes of an epoch."""
+
+    GO_ON = "it goes on where it was"
+    CUT = "it ends after one batch"
+    WHOLE = "it is left alone"
+
+
+class Comeback:
+    """Decides for every epoch that begins before the script is where it was."""
+
+    def __init__(self, directory: Path, found: Newest, surveyor: Surveyor, *, is_told: bool) -> None:
+        self.position = found.position
+        self._surveyor = surveyor
+        self._is_told = is_told
+        """Whether the script was told by its arguments where to begin."""
+        around = self.position.around
+        may_advance = not is_told and not around.unknown
+        self._returning = Returning(around, past=self.position.is_past, may_advance=may_advance)
+        self._guard = Guard(directory)
+        self._is_passing = False
+        self.look_around()
+
+    def look_around(self) -> None:
+        """More modules may have been imported."""
+        self._returning.put_names()
+
+    def record(self, key: str) -> LoaderRecord | None:
+        """What a loader that trains goes on from."""
+        return self.position.loaders.get(key) if key in self.position.trains else None
+
+    def decide(self, followed: Followed, frame: FrameType) -> Decision:
+        """What becomes of an epoch whose first batch is asked for."""
+        self.look_around()
+        record = self.position.loaders.get(followed.key)
+        was_trained = record is not None and record.first is not None and record.first <= followed.number
+        if was_trained and followed.key in self.position.trains and self._is_there(followed, frame):
+            return Decision.GO_ON
+        if was_trained:
+            if self.position.is_endless:
+                refuse(f"the script did not come to where its checkpoint was taken, and its loader has no end\n{LINES}")
+            self._is_passing = True
+            self._guard.begin_passing()
+        return Decision.CUT if self._is_passing else Decision.WHOLE
+
+    def _is_there(self, followed: Followed, frame: FrameType) -> bool:
+        here = self._surveyor.survey(frame)
+        if self._is_told:
+            wanted = self.position.epoch
+            now = Position(0, {}, (), here).epoch if here.ranges and self.position.around.ranges else wanted
+            if now != wanted:
+                refuse(f"--restart-args did not bring the script to epoch {wanted}: it is at {now}")
+            return True
+        if self._returning.is_there(here):
+            return True
+        number = self.position.loaders[followed.key].epochs + self.position.is_past
+        return not self._returning.has_advanced and followed.number == number
+
+    def arrive(self, followed: Followed, frame: FrameType) -> list[str]:
+        """The script is there; what to tell."""
+        self._returning.arrive(frame, self.position.loaders[followed.key].batches)
+        return self._guard.put_back()
+
+    def give_up(self) -> list[str]:
+        """The script has ended on its way; what to tell."""
+        self._returning.take_names()
+        words = self._guard.put_back()
+        place = f"epoch {self.position.epoch}, where its checkpoint is"
+        return [*words, f"nothing was restored: the script ended before {place}"]

@@ -1,0 +1,201 @@
+"""While a restarted script is on its way, no file of the user's is lost.
+
+From the start, files that the script begins anew or removes are kept: it does so before its loops, as it did when it was
+started first, and the results of the run before would be gone. While epochs are passed, all that it writes comes of a model
+that was hardly trained: then every file is kept before it is changed, and what is new will be removed again.
+
+python tells an audit hook what it is about to open, rename or remove. Libraries that open files by themselves are asked
+where they do so: torch, safetensors, h5py and OpenCV. What other libraries and other processes write is not seen.
+"""
+
+import contextlib
+import gc
+import importlib
+import io
+import os
+import stat
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.run.restart.journal import File, Journal
+from stoker.run.restart.words import refuse
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_OPENERS = (
+    ("torch._C", "PyTorchFileWriter", 0),
+    ("torch.jit._script", "RecursiveScriptModule.save", 1),
+    ("safetensors.torch", "serialize_file", 1),
+    ("safetensors.numpy", "serialize_file", 1),
+    ("h5py._hl.files", "make_fid", 0),
+    ("cv2", "imwrite", 0),
+)
+"""What opens files without python: the module, the name in it, and which of its arguments is the path."""
+_CACHES = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "PYTHONPYCACHEPREFIX")
+
+
+class Guard:
+    """Stands between the script and its files, from now on until `put_back`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._journal: Journal | None = None
+        self._is_on = True
+        self._is_passing = False
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._here = threading.local()
+        home = Path.home()
+        self._ignored = [str(directory), "/dev", "/proc", "/sys", str(home / ".cache"), str(home / ".triton")]
+        self._ignored += [os.path.realpath(os.environ[name]) for name in _CACHES if os.environ.get(name)]
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._ask_libraries()
+        sys.addaudithook(self._hear)  # it stays for ever, and does nothing once files are put back
+
+    def begin_passing(self) -> None:
+        """From now on nothing that the script writes counts."""
+        if self._is_passing:
+            return
+        self._is_passing = True
+        self._ask_libraries()
+        for descriptors in open_for_writing().values():
+            descriptor = descriptors[0]
+            length, place = os.fstat(descriptor).st_size, os.lseek(descriptor, 0, os.SEEK_CUR)
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            if place == length and not self._is_ignored(path):  # a log: what comes next is added to it
+                _flush(descriptors)
+                with self._noting() as journal:
+                    journal.note_length(path, os.fstat(descriptor).st_size)
+
+    def _ask_libraries(self) -> None:
+        """Have functions that open files tell which."""
+        known = {(owner, name) for owner, name, _ in self._replaced}
+        for module, name, position in _OPENERS:
+            owner: Any = sys.modules.get(module) and importlib.import_module(module)
+            *outer, name = name.split(".")
+            for part in outer:
+                owner = getattr(owner, part, None)
+            opens = getattr(owner, name, None)
+            if opens is not None and (owner, name) not in known:
+                self._replaced.append((owner, name, opens))
+                setattr(owner, name, self._telling(opens, position))
+
+    def _telling(self, opens: Callable[..., Any], position: int) -> Callable[..., Any]:
+        def tell(*arguments: Any, **named: Any) -> Any:
+            path = arguments[position] if len(arguments) > position else named.get("filename")
+            if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
+                self._note(os.fsdecode(path), loses=True, empties=True)
+            return opens(*arguments, **named)
+
+        return tell
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._is_on or os.getpid() != self._owner or hasattr(self._here, "is_noting"):
+            return
+        match event:
+            case "open":
+                path, _, flags = arguments
+                if isinstance(path, (str, bytes)) and isinstance(flags, int) and flags & _WRITES:
+                    empties = bool(flags & os.O_TRUNC)
+                    self._note(os.fsdecode(path), loses=empties, empties=empties)
+            case "os.remove" | "os.rmdir":
+                self._note(_named(arguments[0], arguments[1]), loses=True, follow=False)
+            case "os.mkdir":
+                self._note(_named(arguments[0], arguments[2]), follow=False)
+            case "os.rename":
+                self._note_move(_named(arguments[0], arguments[2]), _named(arguments[1], arguments[3]))
+            case "os.link":
+                self._note(_named(arguments[1], arguments[3]), follow=False)
+            case "os.symlink":
+                self._note(_named(arguments[1], arguments[2]), follow=False)
+            case "os.truncate" | "sqlite3.connect":
+                if isinstance(arguments[0], (str, bytes)) and arguments[0] != ":memory:":
+                    self._note(os.fsdecode(arguments[0]), loses=event == "os.truncate")
+            case "tempfile.mkstemp" | "tempfile.mkdtemp":
+                self._ignored.append(os.path.realpath(arguments[0]))
+
+    def _note(self, path: str, *, loses: bool = False, empties: bool = False, follow: bool = True) -> None:
+        path = os.path.realpath(path) if follow else _place(path)
+        if not self._is_passing and not (loses and os.path.lexists(path)):
+            return
+        if not self._is_ignored(path) and not (follow and os.path.isdir(path)):
+            with self._noting() as journal:
+                journal.note(path, empties=empties)
+
+    def _note_move(self, source: str, target: str) -> None:
+        source, target = _place(source), _place(target)
+        if not self._is_passing and not os.path.lexists(target):
+            return
+        if not self._is_ignored(target):
+            with self._noting() as journal:
+                if self._is_passing and not self._is_ignored(source):
+                    journal.note_move(source, target)
+                else:
+                    journal.note(target)
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[Journal]:
+        """What the journal itself opens is not noted."""
+        with self._lock:
+            self._here.is_noting = True
+            try:
+                self._journal = self._journal or Journal(self._directory)
+                yield self._journal
+            except OSError as error:
+                refuse(f"a file is about to be changed, and no copy of it can be kept in {self._directory}: {error}")
+            finally:
+                del self._here.is_noting
+
+    def _is_ignored(self, path: str) -> bool:
+        is_compiled = "/__pycache__/" in path or path.startswith(os.path.join(tempfile.gettempdir(), "torchinductor_"))
+        return is_compiled or any(path == root or path.startswith(root + "/") for root in self._ignored)
+
+    def put_back(self) -> list[str]:
+        """Everything as it was, and from now on the script writes as it likes; what to tell."""
+        self._is_on = False
+        for owner, name, opens in self._replaced:
+            setattr(owner, name, opens)
+        if self._journal is None:
+            return []
+        in_use = open_for_writing()
+        _flush([descriptor for descriptors in in_use.values() for descriptor in descriptors])
+        return self._journal.put_back(in_use)
+
+
+def _named(path: Any, folder: int) -> str:
+    """A path as it was given, perhaps beneath an open folder."""
+    text = os.fsdecode(path)
+    return text if folder < 0 else os.path.join(os.readlink(f"/proc/self/fd/{folder}"), text)
+
+
+def _place(path: str) -> str:
+    """Where something lies that may be a link itself."""
+    folder, name = os.path.split(os.path.abspath(path))
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def open_for_writing() -> dict[File, list[int]]:
+    """The files that this process has open for writing, with their descriptors."""
+    found: dict[File, list[int]] = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            text = Path(f"/proc/self/fdinfo/{name}").read_text()
+            flags = next(int(line.split()[1], 8) for line in text.splitlines() if line.startswith("flags"))
+            status = os.fstat(int(name))
+        except OSError:
+            continue
+        if flags & (os.O_WRONLY | os.O_RDWR) and stat.S_ISREG(status.st_mode) and status.st_nlink:
+            found.setdefault((status.st_dev, status.st_ino), []).append(int(name))
+    return found
+
+
+def _flush(descriptors: list[int]) -> None:
+    """Have the script's file objects write what they hold."""
+    for found in gc.get_objects():
+        if isinstance(found, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with contextlib.suppress(OSError, ValueError):
+                if not found.closed and found.fileno() in descriptors:
+                    found.flush()

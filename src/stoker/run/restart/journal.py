@@ -1,0 +1,226 @@
+"""Files as they were before a script changed them, and the way back. It holds over a crash at any moment.
+
+    passing/PID-STARTED/journal      a JSON line for each file, in the order of the first changes
+    passing/PID-STARTED/0, 1, ..     copies
+
+    copy the file, fsync  ->  write the line, fsync  ->  the change may go on
+    put everything back, the last change first, fsync  ->  remove the journal, now it is over  ->  remove copies
+
+Putting back can be done again: it was not finished as long as there is a journal.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stoker.checkpoint.disk import Disk
+from stoker.live import process
+
+_FOLDER = "passing"
+_JOURNAL = "journal"
+
+File = tuple[int, int]
+"""A device and an inode."""
+_NONE: File = (0, 0)
+
+
+class Journal:
+    """Notes what is about to be changed. Paths are absolute."""
+
+    def __init__(self, directory: Path) -> None:
+        here = process.find(os.getpid())
+        self.folder = directory / _FOLDER / f"{os.getpid()}-{here.started if here else 0}"
+        self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        os.chmod(self.folder.parent, 0o700)
+        self._noted: set[str] = set()
+        self._copies = 0
+        self._journal = os.open(self.folder / _JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        for path in (self.folder, self.folder.parent, directory):
+            Disk().settle(path)
+
+    def note(self, path: str, *, empties: bool = False) -> None:
+        """A file, a link or an empty folder is about to be written to, made or removed; a file may be emptied first."""
+        if path in self._noted:
+            return
+        if os.path.islink(path):
+            entry: dict[str, Any] = {"was": "link", "to": os.readlink(path)}
+        elif os.path.isdir(path):
+            entry = {"was": "folder"}
+        elif os.path.isfile(path):
+            entry = {"was": "file", "emptied": empties, **self._copy(path)}
+        elif os.path.lexists(path):
+            return  # a device or a socket
+        else:
+            entry = {"was": "absent"}
+        self._write({"path": path, **entry})
+        self._noted.add(path)
+
+    def note_length(self, path: str, length: int) -> None:
+        """A file that is open is about to be added to."""
+        self._write({"path": path, "was": "shorter", "length": length})
+
+    def note_move(self, source: str, target: str) -> None:
+        """Something is about to get another name."""
+        if os.path.isdir(source) and not os.path.islink(source):
+            if not os.path.isdir(target):
+                self._write({"path": source, "was": "moved", "to": target})
+                self._noted.clear()  # other things have these names now
+            return
+        self.note(source)
+        self.note(target)
+
+    def _copy(self, path: str) -> dict[str, Any]:
+        name = str(self._copies)
+        self._copies += 1
+        status = os.stat(path)
+        shutil.copyfile(path, self.folder / name)
+        os.chmod(self.folder / name, 0o600)
+        _sync(self.folder / name)
+        Disk().settle(self.folder)
+        return {"copy": name, "mode": status.st_mode & 0o7777, "times": [status.st_atime_ns, status.st_mtime_ns]}
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        os.write(self._journal, json.dumps(entry).encode() + b"\n")
+        os.fsync(self._journal)
+
+    def put_back(self, in_use: Mapping[File, Sequence[int]]) -> list[str]:
+        """Undo everything; what to tell. Files that are in use, by descriptors, go on from what they were."""
+        words = _put_back(self.folder, in_use)
+        os.close(self._journal)
+        return words
+
+
+def recover(directory: Path) -> tuple[int, list[str]]:
+    """Put back what processes that are gone have left; of how many files, and what to tell."""
+    files, words = 0, []
+    with _alone_in(directory / _FOLDER):
+        for folder in sorted((directory / _FOLDER).glob("*-*")):
+            pid, _, started = folder.name.partition("-")
+            owner = process.find(int(pid))
+            if owner is None or owner.is_dead or str(owner.started) != started:
+                files += len(list(_entries(folder)))
+                words += _put_back(folder, {})
+    with contextlib.suppress(OSError):
+        (directory / _FOLDER).rmdir()
+    return files, words
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Several ranks may be started at once."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _put_back(folder: Path, in_use: Mapping[File, Sequence[int]]) -> list[str]:
+    words = []
+    for entry in reversed(list(_entries(folder))):
+        try:
+            _undo(entry, folder, in_use)
+        except OSError as error:
+            words.append(f"{entry['path']} could not be put back ({error.strerror}): its copy is in {folder}")
+    if not words:
+        (folder / _JOURNAL).unlink(missing_ok=True)
+        Disk().settle(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.parent.rmdir()
+    return words
+
+
+def _entries(folder: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = (folder / _JOURNAL).read_bytes()
+    except FileNotFoundError:
+        return
+    for line in text.split(b"\n")[:-1]:  # a line that was cut off is of a change that did not go on
+        yield json.loads(line)
+
+
+def _undo(entry: dict[str, Any], folder: Path, in_use: Mapping[File, Sequence[int]]) -> None:
+    path, was = Path(entry["path"]), entry["was"]
+    if was == "moved":
+        if os.path.isdir(entry["to"]) and not path.exists():
+            os.rename(entry["to"], path)
+    elif was == "folder":
+        path.mkdir(parents=True, exist_ok=True)
+    elif was == "shorter":
+        _shorten(path, entry["length"], in_use.get(_identity(path) or _NONE, ()))
+    elif descriptors := in_use.get(_identity(path) or _NONE):
+        if was == "file" and entry["emptied"]:  # else it is as the script wants it
+            _go_on_after((folder / entry["copy"]).read_bytes(), descriptors)
+    elif was == "file":
+        _restore(path, folder / entry["copy"], entry)
+    else:
+        _clear(path)
+        if was == "link":
+            path.symlink_to(entry["to"])
+    with contextlib.suppress(OSError):
+        Disk().settle(path.parent)
+
+
+def _restore(path: Path, copy: Path, entry: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.copyfile(copy, partial)
+    os.chmod(partial, entry["mode"])
+    os.utime(partial, ns=tuple(entry["times"]))
+    _sync(partial)
+    if path.is_dir() and not path.is_symlink():
+        _clear(path)
+    os.rename(partial, path)
+
+
+def _go_on_after(content: bytes, descriptors: Sequence[int]) -> None:
+    """A file that the script has begun anew and has open holds again what it held. What it writes next comes after that."""
+    written = 0
+    while written < len(content):
+        written += os.pwrite(descriptors[0], content[written:], written)
+    os.ftruncate(descriptors[0], len(content))
+    os.fsync(descriptors[0])
+    for descriptor in descriptors:
+        os.lseek(descriptor, 0, os.SEEK_END)
+
+
+def _shorten(path: Path, length: int, descriptors: Sequence[int]) -> None:
+    if path.is_file() and path.stat().st_size > length:
+        os.truncate(path, length)
+        for descriptor in descriptors:
+            os.lseek(descriptor, 0, os.SEEK_END)
+
+
+def _clear(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(OSError):  # what else is in it was not ours to remove
+            path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> File | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,155 @@
+"""The loaders of a script as they are iterated: which is which over restarts, and which of them updates depend on.
+
+A loader is known by what it goes over and how, so one that is made anew for every epoch is the same one. An epoch takes
+part in training if one of its batches came before each update since it began.
+"""
+
+import json
+import weakref
+from typing import Any
+
+from stoker.run.restart.followed import Followed
+from stoker.run.restart.lookahead import Lookahead
+from stoker.run.restart.loops import Surroundings
+from stoker.run.restart.record import LoaderRecord, Position
+from stoker.run.restart.rounds import Rounds, watch_rounds
+
+NOW_AND_THEN = "a loader is read before some updates and not before others, and would begin anew"
+TOO_FAR_AHEAD = "too many batches are read ahead"
+ENDLESS = "the loader has no end, and its order is not drawn by a BatchSampler of torch's"
+
+
+class Loaders:
+    """All that were iterated."""
+
+    def __init__(self) -> None:
+        self._keys: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._rounds: weakref.WeakKeyDictionary[Any, Rounds | None] = weakref.WeakKeyDictionary()
+        self._open: weakref.WeakSet[Followed] = weakref.WeakSet()
+        self._latest: dict[str, weakref.ref[Followed]] = {}
+        self._loader: dict[str, Any] = {}
+        """The loader of the latest epoch, which may have no other owner any more when its state is asked for."""
+        self._counts: dict[str, Lookahead] = {}
+        self._epochs: dict[str, int] = {}
+        self._first: dict[str, int] = {}
+        self.trains: tuple[str, ...] = ()
+        """Those whose batches came before the last update."""
+
+    def made(self, loader: Any) -> None:
+        """A loader was made."""
+        self._rounds[loader] = watch_rounds(loader)
+
+    def begin(self, listener: Any, loader: Any, iterate: Any) -> Followed:
+        """An epoch of a loader is asked for."""
+        key = self._key_of(loader)
+        number = self._epochs[key] = self._epochs.get(key, 0) + 1
+        return Followed(listener, loader, iterate, key, number, self._rounds.get(loader))
+
+    def _key_of(self, loader: Any) -> str:
+        """The description of a loader."""
+        key = self._keys.get(loader)
+        if key is None:
+            try:
+                described = json.dumps(loader._itinerary().describe(), sort_keys=True)
+            except Exception:  # a dataset that cannot tell its length, say
+                described = type(loader.dataset).__name__
+            beside = {id(other.loader): other.key for other in self._open if not other.has_ended}
+            number = sum(other.startswith(described) for other in beside.values())
+            key = self._keys[loader] = f"{described} {number}"
+        return key
+
+    def started(self, followed: Followed, backwards: int) -> None:
+        """Count its batches from now on."""
+        self._counts.setdefault(followed.key, Lookahead()).begin(backwards)
+        self._latest[followed.key] = weakref.ref(followed)
+        self._loader[followed.key] = followed.loader
+        self._open.add(followed)
+
+    def ended(self, followed: Followed) -> None:
+        """An epoch has no more batches."""
+        self._counts[followed.key].end(followed.in_round)
+
+    def went_round(self, followed: Followed, backwards: int) -> None:
+        """An epoch has no more batches, and the next one has begun."""
+        counts = self._counts[followed.key]
+        counts.end(followed.in_round)
+        counts.begin(backwards)
+
+    def updated(self) -> None:
+        """An update was made."""
+        part = []
+        for followed in self._open:
+            if followed.was_asked and (followed.updates or not followed.has_ended):
+                followed.updates += 1
+                self._first.setdefault(followed.key, followed.number)
+                if not followed.misses:
+                    part.append(followed.key)
+            elif not followed.has_ended:
+                followed.misses += 1
+            followed.was_asked = False
+        self.trains = tuple(sorted(part))
+
+    def iteration_done(self, backwards: int) -> None:
+        """All that belongs to the last update was done."""
+        for key in self.trains:
+            followed, counts = self._followed(key), self._counts[key]
+            if followed is not None and followed.updates and followed.in_round:
+                counts.updated(followed.in_round, backwards)
+                followed.keeps_states = counts.ahead != 0
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Whether batches are read ahead, as far as is known."""
+        return any(self._counts[key].ahead != 0 for key in self.trains)
+
+    def obstacle(self) -> str:
+        """Why there is no position to go on from now; empty if there is."""
+        if any(not other.has_ended and other.misses and other.updates > 1 for other in self._open):
+            return NOW_AND_THEN
+        for key in self.trains:
+            counts, followed = self._counts[key], self._followed(key)
+            if counts.ahead is None:
+                return counts.why
+            if followed is not None and not followed.can_take_back(counts.ahead):
+                return TOO_FAR_AHEAD
+            if followed is not None and followed.is_endless and followed.rounds is None:
+                return ENDLESS
+        return ""
+
+    def _followed(self, key: str) -> Followed | None:
+        """The latest epoch of a loader, while it is in use."""
+        return self._latest[key]() if key in self._latest else None
+
+    def records(self, *, at_end: bool = False) -> dict[str, LoaderRecord]:
+        """How far all of them are."""
+        records = {}
+        for key, epochs in self._epochs.items():
+            first = self._first.get(key)
+            records[key] = LoaderRecord(epochs, first)
+            if key in self.trains:
+                followed = None if at_end else self._followed(key)
+                if followed is not None:
+                    records[key] = followed.record(self._counts[key].ahead or 0, epochs, first)
+                else:
+                    records[key] = LoaderRecord(epochs, first, self._loader[key].state_dict())
+        return records
+
+    def set_back(self, around: Surroundings) -> Surroundings:
+        """Loops that count batches, as they were before those that were read ahead."""
+        for key in self.trains:
+            followed, ahead = self._followed(key), self._counts[key].ahead
+            if followed is not None and ahead:
+                around = around.less(ahead, followed.before + followed.in_round)
+        return around
+
+    def batches_in_epoch(self) -> int | None:
+        """How many batches an epoch of training has, if that is known."""
+        lengths = (followed.length for key in self.trains if (followed := self._followed(key)) is not None)
+        return next((length for length in lengths if length is not None), None)
+
+    def go_on(self, position: Position) -> None:
+        """Count on from a position."""
+        for key, record in position.loaders.items():
+            self._epochs[key] = record.epochs + (position.is_past and key in position.trains)
+            if record.first is not None:
+                self._first[key] = record.first

@@ -1,0 +1,160 @@
+"""What a checkpoint of an unchanged script holds beside states: where the script was. And whether a run is finished.
+
+This is read before the script is started, too, so nothing here needs torch.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stoker.checkpoint.disk import Disk
+from stoker.checkpoint.files import Damaged, Directory
+from stoker.checkpoint.tree import decode
+from stoker.errors import CheckpointError
+from stoker.run.restart.loops import Surroundings
+
+PART = "position"
+"""The name of this part in a checkpoint."""
+_FINISHED = "finished.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderRecord:
+    """How far the loaders of one kind are."""
+
+    epochs: int
+    """How often one of them was iterated, this time included."""
+    first: int | None
+    """The first of these times in which its batches came before updates."""
+    state: dict[str, Any] | None = None
+    """The state to go on from, if updates need it."""
+    batches: int = 0
+    """How many batches of this epoch updates have used."""
+    skipped: int = 0
+    """How many batches an iterator skips that goes on from here."""
+    ahead: tuple[str, ...] = ()
+    """The random generators before each batch that was read ahead, where that was done in the training process."""
+    rounds: tuple[tuple[int, str], ...] = ()
+    """From what the order was drawn, see `rounds`: batches are counted from the first of them."""
+    is_endless: bool = False
+    """Whether one epoch follows the other without an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a script was."""
+
+    updates: int
+    loaders: dict[str, LoaderRecord]
+    """By a description of the loader."""
+    trains: tuple[str, ...]
+    """Those whose batches come before updates."""
+    around: Surroundings = field(default_factory=Surroundings)
+    is_past: bool = False
+    """Whether the epoch is over, so that the innermost loop goes on with its next number."""
+
+    def values(self) -> dict[str, Any]:
+        """In plain values."""
+        return {
+            "updates": self.updates,
+            "loaders": {key: asdict(loader) for key, loader in self.loaders.items()},
+            "trains": list(self.trains),
+            "around": self.around.values(),
+            "is_past": self.is_past,
+        }
+
+    @classmethod
+    def of_values(cls, values: dict[str, Any]) -> "Position":
+        """As `values` has told."""
+        loaders = {
+            key: LoaderRecord(**{**loader, "ahead": tuple(loader["ahead"]), "rounds": _pairs(loader["rounds"])})
+            for key, loader in values["loaders"].items()
+        }
+        around = Surroundings.of_values(values["around"])
+        return cls(values["updates"], loaders, tuple(values["trains"]), around, values["is_past"])
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether an epoch that trains has no end."""
+        return any(loader.is_endless for loader in self.loaders.values())
+
+    @property
+    def epoch(self) -> int:
+        """The number by which the script knows the epoch to go on with; or, if that is not known, counted from 0."""
+        ranges = self.around.ranges
+        named = next((loop for loop in ranges if "epoch" in loop.variable.lower()), next(iter(ranges), None))
+        if named is not None and named.value is not None:
+            return named.value + self.is_past
+        return max(self.loaders[key].epochs for key in self.trains) - 1 + self.is_past
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest whole checkpoint of a directory."""
+
+    name: str
+    step: int
+    position: Position
+
+
+def newest(directory: Path) -> Newest | None:
+    """What a run goes on from; None if there is nothing."""
+    nodes = sorted(path for path in directory.glob("node-*") if path.is_dir())
+    found = [one for path in nodes or [directory] if (one := _newest_in(path)) is not None]
+    return min(found, key=lambda one: one.step, default=None)  # all nodes have that one
+
+
+def _newest_in(path: Path) -> Newest | None:
+    directory = Directory(path)
+    for name in directory.names():
+        try:
+            manifest = directory.verify(name)
+        except Damaged:
+            continue
+        parts = manifest.document["stateful"]
+        if PART not in parts:
+            return None  # of a framework's callback, which knows its way
+        try:
+            position = Position.of_values(decode(parts[PART], _no_leaf))
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{path / name} was written by another version of stoker: use another directory"
+            ) from error
+        return Newest(name, manifest.step, position)
+    return None
+
+
+def _pairs(values: Any) -> tuple[tuple[int, str], ...]:
+    return tuple((number, text) for number, text in values)
+
+
+def _no_leaf(described: Any) -> Any:
+    raise TypeError(f"a position holds no {described!r}")
+
+
+def is_finished(directory: Path, command: list[str]) -> bool:
+    """Whether this command has run to its end, with these checkpoints."""
+    try:
+        read = json.loads((directory / _FINISHED).read_bytes())
+    except (OSError, ValueError):
+        return False
+    names = _names(directory)
+    return bool(names) and read == {"command": command, "newest": names}
+
+
+def mark_finished(directory: Path, command: list[str]) -> None:
+    """Note that this command has run to its end."""
+    partial, names = directory / f"{_FINISHED}.{os.getpid()}", _names(directory)
+    if names:
+        partial.unlink(missing_ok=True)
+        Disk().write(partial, [json.dumps({"command": command, "newest": names}).encode()])
+        Disk().rename(partial, directory / _FINISHED)
+        Disk().settle(directory)
+
+
+def _names(directory: Path) -> list[str]:
+    """The newest checkpoint of each node, or of each fit of a framework."""
+    folders = [directory, *sorted(path for path in directory.glob("*-*") if path.is_dir())]
+    return [name for folder in folders for name in Directory(folder).names()[:1]]

@@ -1,0 +1,48 @@
+"""Before a script is started under `--checkpoint`: files of the user's are put back, and it is decided how it begins."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.errors import ConfigError
+from stoker.run.restart.journal import recover
+from stoker.run.restart.record import is_finished, newest
+
+
+def begin(directory: Path, words: Sequence[str], restart_args: str | None) -> list[str] | None:
+    """The words to start; None if the run is finished, and there is nothing to start."""
+    files, told = recover(directory)
+    if files:
+        told = [f"{files} files that an interrupted restart had changed were put back", *told]
+    if is_finished(directory, list(words)):
+        told.append(
+            f"this run is finished, and its last checkpoint is in {directory}: start it with more to do, or elsewhere"
+        )
+        _say(told)
+        return None
+    _say(told)
+    return [*words, *_more(directory, restart_args)]
+
+
+def _more(directory: Path, restart_args: str | None) -> list[str]:
+    """What the script is told on a restart."""
+    if restart_args is None:
+        return []
+    try:
+        found = newest(directory)
+        number = 0 if found is None else found.position.epoch
+        words = [
+            word.format(epoch=number, step=0 if found is None else found.position.updates)
+            for word in shlex.split(restart_args)
+        ]
+    except (ValueError, KeyError, IndexError) as error:
+        raise ConfigError(
+            f"--restart-args knows {{epoch}} and {{step}}, and cannot make sense of {restart_args!r}"
+        ) from error
+    return [] if found is None else words
+
+
+def _say(words: Sequence[str]) -> None:
+    for word in words:
+        print(f"stoker: {word}", file=sys.stderr, flush=True)
