@@ -92,6 +92,8 @@ class Cache:
         try:
             self._membership = Shelf(directory).join(name, capacity_bytes, is_private=is_private)
             self.folder = self._membership.folder
+            if self._membership.damage:
+                self.tally.fail(f"{self._membership.damage}. It is made anew")
         except OSError as error:
             self._give_up(error)
 

@@ -15,22 +15,25 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stoker.cache import store
-from stoker.cache.store import RESERVE_BYTES, StoreStats
+from stoker.cache.store import RESERVE_BYTES, StoreDamagedError, StoreStats
 from stoker.errors import ConfigError
 from stoker.memory import check_alone, file_system, headroom_bytes
 from stoker.units import format_bytes
 
 _TMPFS = Path("/dev/shm")
 _LOOK_AGAIN_S = 5.0
+_DIGEST = re.compile("[0-9a-f]{32}")
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +54,10 @@ class Found:
 class Membership:
     """A job's use of a cache. It ends with the process that joined, or by `close`."""
 
-    def __init__(self, folder: Path, budget_bytes: int, *, is_private: bool) -> None:
+    def __init__(self, folder: Path, budget_bytes: int, *, is_private: bool, damage: str = "") -> None:
         self.folder = folder
+        self.damage = damage
+        """What was wrong with what was there before, if it was."""
         jobs = folder / "jobs"
         token = secrets.token_hex(8)
         path, unseen = jobs / token, jobs / f".{token}"
@@ -140,18 +145,36 @@ class Shelf:
         store.check_installed()
         self._make()
         with self._locked():
-            folder = self.folder / hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+            folder = self.folder / _digest(name)
+            damage = self._distrust(folder)
             self._make_room(folder, budget_bytes)
             if not (folder / "about.json").exists():
                 (folder / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
                 (folder / "claims").touch(0o600)
-                about = {"version": 1, "name": name, "private": is_private, "boot": _boot()}
+                about = {"version": _VERSION, "name": name, "private": is_private, "boot": _boot()}
                 _write(folder / "about.new", json.dumps(about).encode())
                 (folder / "about.new").rename(folder / "about.json")
             os.utime(folder / "about.json")
             _live_budgets(folder / "jobs")
-            return Membership(folder, budget_bytes, is_private=is_private)
+            return Membership(folder, budget_bytes, is_private=is_private, damage=damage)
+
+    def _distrust(self, folder: Path) -> str:
+        """Remove a cache that no job uses and that is not what was written; what is wrong with it."""
+        found = self._look_at(folder)
+        if found is None or found.jobs:
+            return ""
+        damage = ""
+        if not found.is_private:
+            try:
+                store.look_through(folder)
+                return ""
+            except StoreDamagedError as error:
+                damage = str(error)
+        elif found.name == folder.name or not (folder / "jobs").is_dir():
+            damage = f"the cache in {folder} is damaged: files of it are missing, or make no sense"
+        self._remove(found)
+        return damage
 
     def _make(self) -> None:
         with contextlib.suppress(FileExistsError):
@@ -193,7 +216,7 @@ class Shelf:
             free = min(free, headroom_bytes() - RESERVE_BYTES)
         return free
 
-    def caches(self) -> list[Found]:
+    def caches(self, *, looks_inside: bool = True) -> list[Found]:
         """All of them, the one used last first. Private ones of jobs that were killed are removed instead."""
         if not self.folder.is_dir():
             return []
@@ -203,16 +226,28 @@ class Shelf:
             for found in caches:
                 if found.is_private and not found.jobs:
                     self._remove(found)
-            return sorted((f for f in caches if f.jobs or not f.is_private), key=lambda found: -found.used_at)
+            caches = [found for found in caches if found.jobs or not found.is_private]
+            if looks_inside:
+                caches = [replace(found, stats=_stats(found)) for found in caches]
+            return sorted(caches, key=lambda found: -found.used_at)
 
     def _found(self) -> list[Found]:
-        found = []
-        for jobs in self.folder.glob("*/jobs"):
-            with contextlib.suppress(OSError):
-                folder, live = jobs.parent, len(_live_budgets(jobs))
-                name, is_private = _about(folder)
-                found.append(Found(name, folder, _stats(folder), live, _used_at(folder), is_private))
-        return found
+        """All that is there, without a look inside: what another start of the host left may be anything."""
+        folders = [entry for entry in self.folder.iterdir() if _DIGEST.fullmatch(entry.name)]
+        return [found for found in map(self._look_at, folders) if found is not None]
+
+    def _look_at(self, folder: Path) -> Found | None:
+        try:
+            used_at = _used_at(folder)
+        except OSError:
+            return None
+        live = 0
+        name, is_private = _about(folder)
+        try:
+            live = len(_live_budgets(folder / "jobs"))
+        except OSError:  # half made, or half removed
+            is_private = True
+        return Found(name, folder, StoreStats(0, 0, store.occupied_bytes(folder)), live, used_at, is_private)
 
     def remove(self, found: Found) -> None:
         """Remove one. Jobs that use it go on from storage."""
@@ -221,31 +256,44 @@ class Shelf:
 
     def _remove(self, found: Found) -> None:
         store.forget(found.folder)
-        (found.folder / "about.json").unlink(missing_ok=True)
-        shutil.rmtree(found.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            (found.folder / "about.json").unlink()
+        if found.folder.is_dir() and not found.folder.is_symlink():
+            shutil.rmtree(found.folder, ignore_errors=True)
+        else:
+            found.folder.unlink(missing_ok=True)
 
 
-def _stats(folder: Path) -> StoreStats:
+def _digest(name: str) -> str:
+    """The folder's name: another one for each format, as jobs of several versions may run at once."""
+    return hashlib.blake2b(os.fsencode(name), digest_size=16, salt=bytes([_VERSION])).hexdigest()
+
+
+def _stats(found: Found) -> StoreStats:
     """What is in a cache; of one that is damaged, or was never used, only what it occupies."""
-    if (folder / "data.mdb").exists():
-        with contextlib.suppress(OSError), store.visiting(folder) as opened:
-            return opened.stats()
-    return StoreStats(0, 0, store.occupied_bytes(folder))
+    if (found.folder / "data.mdb").exists():
+        with contextlib.suppress(OSError):
+            if not found.jobs:
+                return store.look_through(found.folder)
+            with store.visiting(found.folder) as opened:
+                return opened.stats()
+    return found.stats
 
 
 def _about(folder: Path) -> tuple[str, bool]:
     """What is cached in a folder, and whether it is of no use to another job."""
     try:
         document = json.loads(_read(folder / "about.json"))
+        is_same = document["version"] == _VERSION
         # What was not synced before the host went down may be anything.
-        return document["name"], document["private"] or document["boot"] != _boot()
+        return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != _boot()
     except (OSError, ValueError, KeyError, TypeError):  # half made, half removed, or of another version
         return folder.name, True
 
 
 def _used_at(folder: Path) -> float:
     about = folder / "about.json"
-    return (about if about.exists() else folder).stat().st_mtime
+    return (about if about.exists() else folder).lstat().st_mtime
 
 
 def _boot() -> str:

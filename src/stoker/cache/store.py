@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker.cache import pages
 from stoker.cache.claims import Claims
 from stoker.errors import ConfigError
 from stoker.memory import file_system, headroom_bytes
@@ -50,6 +51,10 @@ class StoreBusyError(Exception):
     """Another process has been writing for too long."""
 
 
+class StoreDamagedError(OSError):
+    """The store is not what was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """What is in a store."""
@@ -76,6 +81,8 @@ class Store:
         self._is_memory = file_system(folder) in ("tmpfs", "ramfs")
         self._paused_until = 0.0
         _allocate(folder / "lock.mdb", READERS * _READER_BYTES + 8192)
+        if self._file.exists() and not pages.is_long_enough(self._file):
+            look_through(folder)
         self._environment = _opened_environment(folder)
         self._writing = Claims(folder / "claims")
         self._inode = self._file.stat().st_ino
@@ -195,6 +202,22 @@ def occupied_bytes(folder: Path) -> int:
         return (folder / "data.mdb").stat().st_blocks * 512
     except OSError:
         return 0
+
+
+def look_through(folder: Path) -> StoreStats:
+    """What is in a store that nobody writes to, found out without LMDB. Raises StoreDamagedError if it cannot be used."""
+    try:
+        inside = pages.look_through(folder / "data.mdb", _USED)
+    except FileNotFoundError:
+        if (folder / "lock.mdb").exists():  # which is made with it
+            raise StoreDamagedError(f"the cache in {folder} is damaged: data.mdb is missing") from None
+        return StoreStats(0, 0, 0)
+    except (pages.DamagedError, OSError) as error:
+        raise StoreDamagedError(f"the cache in {folder} is damaged: {error}") from error
+    used = int(inside.sizes.sum())
+    if (inside.set_aside or _NUMBER.pack(0)) != _NUMBER.pack(used):
+        raise StoreDamagedError(f"the cache in {folder} is damaged: its items do not have the size that it says")
+    return StoreStats(len(inside.sizes), used, occupied_bytes(folder))
 
 
 def check_installed() -> None:
