@@ -184,6 +184,28 @@ def test_long_files_are_copied_as_they_are_read(data: Path, shelf_dir: Path, mon
         assert np.array_equal(np.load(data / "long.npy", mmap_mode="r")[-3:], values[-3:])
 
 
+def test_a_long_file_that_is_damaged_in_the_cache(data: Path, shelf_dir: Path) -> None:
+    reads = FileReads(Cache("files", 50_000_000, shelf_dir), [str(data)])
+    values = np.random.default_rng(0).random(500_000)
+    np.save(data / "long.npy", values)
+    age(data / "long.npy")
+    with active(reads):
+        np.load(data / "long.npy")
+        assert reads.cache.folder is not None
+        path = reads.cache.folder / "data.mdb"
+        place = path.read_bytes().index(values[400_000:400_002].tobytes())
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(bytes(16))
+        reads.cache.tally.take()
+        assert np.array_equal(np.load(data / "long.npy"), values)
+        assert reads.cache.tally.take()[5] == 1
+        assert np.array_equal(np.load(data / "long.npy"), values)
+        assert reads.cache.tally.take()[:2] == (0, 1)  # it was kept again
+        assert np.array_equal(np.load(data / "long.npy"), values)
+        assert reads.cache.tally.take()[:2] == (1, 0)
+
+
 def test_what_a_user_put_in_the_place_of_open_still_runs(data: Path) -> None:
     script = (
         "import builtins, sys\n"

@@ -319,9 +319,9 @@ def test_removed_under_a_running_loader(pictures: Path, shelf_dir: Path) -> None
         next(iterator)
         subprocess.run([sys.executable, "-m", "stoker", "cache", "clear", "--force", "--dir", str(shelf_dir)], check=True)
         assert not Shelf(shelf_dir).caches()
-        seen = 1 + sum(1 for _ in iterator)
-        assert seen == len(loader)
         with pytest.warns(UserWarning, match=r"cache .* storage") as caught:
+            seen = 1 + sum(1 for _ in iterator)
+            assert seen == len(loader)
             epochs(loader, 2)
         assert len(caught) == 1
         assert loader.stats().cache_faults > 0

@@ -14,13 +14,11 @@ from typing import Any, Protocol
 
 from stoker.cache import store
 from stoker.cache.claims import Claims
+from stoker.cache.sealed import ItemDamagedError
 from stoker.cache.shelf import Budget, Membership, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError, StoreStats
 from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
-
-_LOOK_EVERY = 256
-"""After so many items one looks whether the cache has been removed; whoever writes notices at once."""
 
 
 class Request(Protocol):
@@ -86,7 +84,8 @@ class Cache:
         self._membership: Membership | None = None
         self._opened: _Open | None = None
         self._lost = False
-        self._gets = 0
+        self._dropped: set[bytes] = set()
+        """Items that were damaged, and are to be kept when they have been read."""
         self._lock = threading.RLock()
         _living.add(self)
         try:
@@ -143,26 +142,40 @@ class Cache:
         opened = self._open()
         if opened is None:
             return None
-        self._gets += 1
         try:
-            if self._gets % _LOOK_EVERY == 0 and not opened.store.is_there():
-                raise FileNotFoundError(self.folder)
             found = opened.store.get(key)
         except OSError as error:
             self._give_up(error)
+            return None
+        except ItemDamagedError:
+            self._drop(key, opened)
             return None
         if found is not None:
             self.tally.hit(len(found))
         return found
 
-    def get_part(self, key: bytes, start: int, stop: int) -> bytes | None:
-        """Some bytes of an item, if it is there. Not counted."""
+    def get_block(self, key: bytes, number: int) -> bytes | None:
+        """One block of an item, if it is there. Not counted."""
         opened = self._open()
         try:
-            return None if opened is None else opened.store.get_part(key, start, stop)
+            return None if opened is None else opened.store.get_block(key, number)
         except OSError as error:
             self._give_up(error)
-            return None
+        except ItemDamagedError:
+            assert opened is not None
+            self._drop(key, opened)
+        return None
+
+    def _drop(self, key: bytes, opened: _Open) -> None:
+        """An item is not what was put there. It makes room for itself: it is read anew, and kept."""
+        self.tally.fail(f"an item of the cache in {self.folder} is damaged")
+        self._dropped.add(key)
+        try:
+            opened.store.put([], opened.budget.bytes(), [key])
+        except (StoreFullError, StoreBusyError) as trouble:
+            self.tally.fail(str(trouble))
+        except OSError as error:
+            self._give_up(error)
 
     def room_bytes(self) -> int:
         """How long an item may be to be kept, as far as one can tell now; less than 0 if none is."""
@@ -210,7 +223,8 @@ class Cache:
 
     def _worth_keeping(self, missing: list[int], request: Request, advice: Advice | None) -> list[int]:
         if advice is not None:
-            return [position for position in missing if position in advice.admitted]
+            keys = request.keys
+            return [position for position in missing if position in advice.admitted or keys[position] in self._dropped]
         room = self.room_bytes()
         if room <= 0:
             return []
@@ -244,6 +258,7 @@ class Cache:
             self._give_up(error)
         else:
             if kept:
+                self._dropped.difference_update(request.keys)
                 request.kept(positions)
 
     def stats(self) -> StoreStats | None:

@@ -33,7 +33,7 @@ from stoker.units import format_bytes
 _TMPFS = Path("/dev/shm")
 _LOOK_AGAIN_S = 5.0
 _DIGEST = re.compile("[0-9a-f]{32}")
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
