@@ -105,11 +105,11 @@ def is_long_enough(path: Path) -> bool:
     """Whether a store's file has all pages that it says it has. One that is not may yet be whole: the last may be free."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        size = os.fstat(descriptor).st_size
-        if size == 0:
+        if os.fstat(descriptor).st_size == 0:
             return True
         head = _head(descriptor)
-        return size >= (head.last_page + 1) * head.page_bytes
+        # Asked for afterwards: it grows before the head says so.
+        return os.fstat(descriptor).st_size >= (head.last_page + 1) * head.page_bytes
     except DamagedError:
         return False
     finally:

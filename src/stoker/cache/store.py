@@ -84,10 +84,10 @@ class Store:
         self._is_memory = file_system(folder) in ("tmpfs", "ramfs")
         self._paused_until = 0.0
         _allocate(folder / "lock.mdb", READERS * _READER_BYTES + 8192)
-        if self._file.exists() and not pages.is_long_enough(self._file):
-            look_through(folder)
-        self._environment = _opened_environment(folder)
         self._writing = Claims(folder / "claims")
+        if self._file.exists():
+            self._check_length()
+        self._environment = _opened_environment(folder)
         self._inode = self._file.stat().st_ino
         self._descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
         self._length = -1
@@ -139,9 +139,18 @@ class Store:
         if found.st_nlink == 0:
             raise FileNotFoundError(self.folder)
         if found.st_size != self._length:
-            if not pages.is_long_enough(self._file):
-                look_through(self.folder)
+            self._check_length()
             self._length = found.st_size
+
+    def _check_length(self) -> None:
+        if pages.is_long_enough(self._file):
+            return
+        is_ours = self._writing.wait(_WRITER)  # nobody may write while one looks
+        try:
+            look_through(self.folder)
+        finally:
+            if is_ours:
+                self._writing.release([_WRITER])
 
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
         """Keep items that fit, in their order; how many are kept. What is evicted goes first, older versions too.

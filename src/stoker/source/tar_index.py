@@ -298,8 +298,7 @@ def _makes_sense(index: ShardIndex) -> bool:
     rows = (places, ranges, index.firsts, index.name_bounds, index.kinds[index.kinds.argsort()])
     lasts = (index.stamp.size, index.stamp.size, len(index.kinds), len(index.names), len(index.extensions) - 1)
     return all(
-        row[0] >= 0 and row[-1] <= last and bool((row[1:] >= row[:-1]).all())
-        for row, last in zip(rows, lasts, strict=True)
+        row[0] >= 0 and row[-1] <= last and bool((row[1:] >= row[:-1]).all()) for row, last in zip(rows, lasts, strict=True)
     ) and bool((index.firsts[0], index.firsts[-1]) == (0, len(index.kinds)))
 
 
