@@ -71,6 +71,8 @@ class ShardIndex:
     """The samples of one shard, and their members."""
 
     stamp: Stamp
+    digest: bytes
+    """Of all bytes of the shard that are not content of samples: headers, and whatever else is packed."""
     extensions: tuple[str, ...]
     names: bytes
     starts: Numbers
@@ -85,8 +87,6 @@ class ShardIndex:
     lengths: Numbers
     kinds: Numbers
     """And its extension, as a number among the extensions."""
-    digest: bytes = b""
-    """Of all bytes of the shard that are not content of samples: headers, and whatever else is packed."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -227,7 +227,7 @@ def _indexed(path: str, stamp: Stamp, file: IO[bytes]) -> ShardIndex:
     encoded = [name.encode("utf-8", "surrogateescape") for name in names]
     bounds = list(itertools.accumulate(map(len, encoded), initial=0))
     numbers = (starts, ends, [*firsts, len(members)], bounds, *zip(*members, strict=True))
-    return ShardIndex(stamp, tuple(extensions), b"".join(encoded), *(np.array(each, np.int64) for each in numbers))
+    return ShardIndex(stamp, b"", tuple(extensions), b"".join(encoded), *(np.array(each, np.int64) for each in numbers))
 
 
 def _members(path: str, file: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, tuple[str, str]]]:
@@ -287,7 +287,7 @@ def _of_bytes(stored: bytes) -> ShardIndex | None:
     text = bytes(body[numbers.nbytes :])
     extensions = tuple(text[named:].decode("utf-8", "surrogateescape").split("\0"))
     parts = (numbers[start:stop] for start, stop in itertools.pairwise(ends))
-    index = ShardIndex(Stamp(size, mtime_ns, inode, ctime_ns), extensions, text[:named], *parts, digest)
+    index = ShardIndex(Stamp(size, mtime_ns, inode, ctime_ns), digest, extensions, text[:named], *parts)
     return index if _makes_sense(index) else None
 
 
