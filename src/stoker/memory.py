@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import mmap
 import os
-import stat
 import sys
 from collections.abc import Callable
 from multiprocessing.reduction import DupFd
@@ -182,13 +181,6 @@ def _cgroup_headrooms() -> list[int]:
                     stat = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
                     found.append(limit - used + sum(int(stat.get(name, 0)) for name in names[2:]))
     return found
-
-
-def check_alone(folder: Path) -> None:
-    """Refuse a folder for shared memory with a name that others than this user may see or change."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a folder of this user alone")
 
 
 def file_system(path: Path) -> str:

@@ -5,9 +5,9 @@
     FOLDER/DIGEST/claims         who reads what right now
     FOLDER/DIGEST/jobs/*         one file for each job that uses it, locked for as long as it lives; its budget is in it
 
-FOLDER is on tmpfs unless the user names another, and everything in it is its owner's alone. Whether a job lives is what the
-kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a whole, the one that was
-used longest ago first, when another needs the memory.
+FOLDER is the user's home (see `own`), or in a place that the user names; all in it is its owner's alone. Whether a job lives
+is what the kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a whole, the
+one that was used longest ago first, when another needs the memory.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stoker import own
 from stoker.cache import store
 from stoker.cache.store import RESERVE_BYTES, StoreDamagedError, StoreStats
 from stoker.errors import ConfigError
-from stoker.memory import check_alone, file_system, headroom_bytes
+from stoker.memory import file_system, headroom_bytes
 from stoker.units import format_bytes
 
-_TMPFS = Path("/dev/shm")
 _LOOK_AGAIN_S = 5.0
 _DIGEST = re.compile("[0-9a-f]{32}")
 _VERSION = 2
@@ -135,8 +135,8 @@ class Shelf:
     """All caches in one folder."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        own = f"stoker-{os.getuid()}"
-        self.folder = _TMPFS / own if directory is None else Path(directory).resolve() / own
+        self.folder = own.home() if directory is None else Path(directory).resolve() / f"stoker-{os.getuid()}"
+        self._is_home = directory is None
 
     def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> Membership:
         """Use the cache of a name; make it if there is none. Raises OSError where that is not possible."""
@@ -177,9 +177,11 @@ class Shelf:
         return damage
 
     def _make(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            self.folder.mkdir(mode=0o700, parents=True)
-        check_alone(self.folder)
+        if self._is_home:
+            self.folder = own.make_home()
+        else:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            own.make(self.folder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
