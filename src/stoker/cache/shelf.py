@@ -5,9 +5,9 @@
     FOLDER/DIGEST/claims         who reads what right now
     FOLDER/DIGEST/jobs/*         one file for each job that uses it, locked for as long as it lives; its budget is in it
 
-FOLDER is the user's home (see `own`), or in a place that the user names; all in it is its owner's alone. Whether a job lives
-is what the kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a whole, the
-one that was used longest ago first, when another needs the memory.
+FOLDER is the user's home (see `own`), or in a place that the user names. All in it is its owner's alone. Whether a job
+lives is what the kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a whole,
+the one that was used longest ago first, when another needs the memory.
 """
 
 import contextlib
