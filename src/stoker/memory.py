@@ -100,6 +100,26 @@ def _arrive(length: int, duplicate: Any) -> Memory:
     return Memory(length, descriptor=duplicate.detach())
 
 
+class Flag:
+    """An event between processes: one shared byte. An event of multiprocessing's has a lock in it, which stays locked for
+    ever when a process is killed, or stopped, while it asks whether the event is set."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory(PAGE)
+        self._byte = self._memory.map(0, PAGE).view()[:1]
+
+    def set(self) -> None:
+        """From now on it is set, for all."""
+        self._byte[0] = 1
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+        return bool(self._byte[0])
+
+    def __reduce__(self) -> tuple[Callable[[Memory], "Flag"], tuple[Memory]]:
+        return Flag, (self._memory,)
+
+
 class PrivateMemory:
     """Stands for a Memory where nothing is shared: every range that is mapped is new, and gone with its mapping."""
 

@@ -149,3 +149,42 @@ def test_a_worker_that_dies_after_the_last_batch(options: dict[str, Any]) -> Non
         if said:
             break
     assert options == {} or "killed by signal: Killed" in said[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"persistent_workers": True}], ids=str)
+def test_a_stopped_worker_does_not_hold_up_close(options: dict[str, Any]) -> None:
+    def close() -> float:
+        loader = stoker.DataLoader(Numbers(), 2, num_workers=2, **options)
+        iterator = iter(loader)
+        next(iterator)
+        workers = [psutil.Process(worker.pid) for worker in iterator._workers]
+        workers[1].suspend()
+        took_s = seconds(loader.close)
+        assert not left(workers)
+        return took_s
+
+    assert fastest(close, 4.0) < 4.0
+
+
+class Holding(Numbers):
+    """Is killed while it holds the lock of the event that ends workers, if that has one, as it does while it looks at it."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 9:
+            frame: Any = sys._getframe()
+            while frame.f_code.co_name != "_worker_loop":
+                frame = frame.f_back
+            event = frame.f_locals["done_event"]
+            if hasattr(event, "_cond"):
+                event._cond.acquire()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}], ids=str)
+def test_a_worker_killed_while_it_looks_whether_to_end(options: dict[str, Any]) -> None:
+    loader = stoker.DataLoader(Holding(), 2, num_workers=2, **options)
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        for _ in loader:
+            pass
+    loader.close()

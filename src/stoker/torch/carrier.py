@@ -203,6 +203,8 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:
             got = super()._try_get_data(timeout)
+            if got[0] and self._has_come(got[1][0]):
+                return False, None
             if not got[0] and self._record is not None:
                 self._record.late(self._meter.batches, self._late_pid())
             return got
@@ -215,6 +217,10 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             if not ends or "worker" not in str(error):
                 raise
             raise RuntimeError(f"{str(error).rstrip()} [{ends}]") from error
+
+    def _has_come(self, number: Any) -> bool:
+        """Whether a batch was reported before, by a child that the dataset forked, and that has raised an error."""
+        return isinstance(number, int) and len(self._task_info.get(number, ())) != 1
 
     def _get_data(self) -> Any:
         if not self._timeout:
@@ -243,12 +249,15 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
         if self._owner != getpid():
             return  # a forked child, whose garbage collector has met an iterator that it inherited
+        workers = getattr(self, "_workers", [])
+        if self._transport is not None and not self._shutdown:
+            self._transport.wake(workers)
         super()._shutdown_workers()
         if not self._shutdown:
             return  # the interpreter ends, and torch leaves it to the kernel
         transport, self._transport = self._transport, None
         if transport is not None:
-            transport.close(getattr(self, "_workers", []))
+            transport.close(workers)
 
 
 class _MapStyle:

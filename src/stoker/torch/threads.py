@@ -15,6 +15,7 @@ import os
 import queue
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -131,6 +132,7 @@ def _work(call: dict[str, Any]) -> None:
     worker, orders, results, stop = (call[name] for name in ("worker_id", "index_queue", "data_queue", "done_event"))
     where = f"in DataLoader worker thread {worker}"
     fetcher_options = [call[name] for name in ("dataset_kind", "dataset", "auto_collation", "collate_fn", "drop_last")]
+    process = os.getpid()
     failure: Any = None
     fetcher: Any = None
     try:
@@ -155,7 +157,12 @@ def _work(call: dict[str, Any]) -> None:
             try:
                 result = fetcher.fetch(index)
             except Exception as error:
+                if os.getpid() != process:  # a child that the dataset forked: nobody else is here to be told
+                    traceback.print_exc()
+                    os._exit(1)
                 ended = isinstance(error, StopIteration) and call["dataset_kind"] == _DatasetKind.Iterable
                 result = _IterableDatasetStopIteration(worker) if ended else ExceptionWrapper(where=where)
+        if os.getpid() != process:
+            os._exit(1)
         results.put((number, result))
         del order, index, result
