@@ -1,17 +1,29 @@
 """What is on disk: any damage is noticed, and after a crash at any moment the newest durable checkpoint is found."""
 
+import contextlib
 import itertools
+import json
 import os
 import random
 import shutil
+import tempfile
+import warnings
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from stoker.checkpoint import restoring
 from stoker.checkpoint.disk import Disk
 from stoker.checkpoint.files import Damaged, Directory
+from stoker.checkpoint.ranks import Alone
+from stoker.checkpoint.snapshot import state_of
+from stoker.cli import main
 from stoker.errors import CheckpointError
 
 LENGTHS = [1000, 64, 0, 5]
@@ -224,3 +236,95 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="newer stoker") as caught:
         directory.load(name)
     assert not isinstance(caught.value, Damaged)
+
+
+WHOLE: dict[str, Any] = {
+    "stateful": {"model": {"dict": [["w", {"leaf": {"kind": "tensor", "dtype": "float32", "shape": [4], "piece": 0}}]]}},
+    "extra": {"dict": [["generators", []], ["policy", {"dict": []}]]},
+}
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.text(max_size=3), st.just([]), st.just({}),
+    st.just([10**12, 10**12]), st.just("float64"), st.just({"leaf": {}}), st.just({"tuple": 5}), st.just({"bytes": "~"}),
+)  # fmt: skip
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something stands in a document."""
+    found = [above]
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        found += places(part, (*above, key))
+    return found
+
+
+def forge(body: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """Another document, with something else in one place."""
+    if not place:
+        return value
+    body = dict(body) if isinstance(body, dict) else list(body)
+    body[place[0]] = forge(body[place[0]], place[1:], value)
+    return body
+
+
+def raised(act: Any) -> None:
+    with contextlib.suppress(CheckpointError):
+        act()
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_forged_manifests_are_one_error(data: st.DataObject) -> None:
+    """Whose checksums are right, so that only their contents can tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Directory(folder)
+        name = directory.save(3, WHOLE, memoryview(bytes(64)), [16])
+        path = Path(folder) / f"{name}.json"
+        body = json.loads(path.read_bytes().partition(b"\n")[0])
+        for _ in range(data.draw(st.integers(1, 3))):
+            body = forge(body, data.draw(st.sampled_from(places(body))), data.draw(ODD))
+        text = json.dumps(body).encode()
+        path.write_bytes(b"%b\ncrc32 %08x\n" % (text, zlib.crc32(text)))
+        raised(lambda: directory.verify(name))
+
+        def load() -> None:
+            manifest, contents = directory.load(name)
+            state_of(manifest.document, contents)
+
+        raised(load)
+        model = torch.nn.Linear(2, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            raised(lambda: restoring.newest_whole(directory, Alone(), []).load_into({"model": model}))  # type: ignore[union-attr]
+        assert main(["checkpoint", "ls", folder]) == 0
+        assert main(["checkpoint", "verify", folder]) in (0, 1)
+        (Path(folder) / "out").mkdir()
+        assert main(["checkpoint", "export", folder, f"{folder}/out/x.pt"]) in (0, 1)
+
+
+def test_deep_and_endless_manifests(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    name = save(directory, 1)
+    path = tmp_path / f"{name}.json"
+    text = b'{"version":1,"step":1,"kept":false,"pieces":[],"document":' + b"[" * 100_000
+    path.write_bytes(b"%b\ncrc32 %08x\n" % (text, zlib.crc32(text)))
+    with pytest.raises(Damaged, match="makes no sense"):
+        directory.manifest(name)
+    os.truncate(path, 1 << 43)
+    with pytest.raises(Damaged, match=r"8,796,093,022,208 bytes"):
+        directory.manifest(name)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(Damaged):
+        directory.manifest(name)
+
+
+def test_more_than_memory_is_not_asked_for(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    name = directory.save(3, WHOLE, memoryview(bytes(64)), [16])
+    path = tmp_path / f"{name}.json"
+    body = json.loads(path.read_bytes().partition(b"\n")[0])
+    body["pieces"] = [[0, 1 << 43, 0]]
+    text = json.dumps(body).encode()
+    path.write_bytes(b"%b\ncrc32 %08x\n" % (text, zlib.crc32(text)))
+    os.truncate(tmp_path / f"{name}.data", 1 << 43)
+    with pytest.raises(CheckpointError, match="free some memory"):
+        directory.load(name)
