@@ -87,14 +87,11 @@ class _Head:
 def look_through(path: Path, aside: bytes) -> Inside:
     """Look at every page of a store's trees; what is inside, with the value of one key set aside. Raises DamagedError.
 
-    Nobody may write meanwhile. An empty file is a store to be.
+    Nobody may write meanwhile.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        size = os.fstat(descriptor).st_size
-        if size == 0:
-            return Inside(np.zeros(0, np.int64), None)
-        return _Looking(descriptor, size, _head(descriptor)).inside(aside)
+        return _Looking(descriptor, os.fstat(descriptor).st_size, _head(descriptor)).inside(aside)
     except (struct.error, IndexError, ValueError) as error:
         raise DamagedError(f"a page makes no sense ({error})") from error
     finally:
@@ -102,7 +99,10 @@ def look_through(path: Path, aside: bytes) -> Inside:
 
 
 def is_long_enough(path: Path) -> bool:
-    """Whether a store's file has all pages that it says it has. One that is not may yet be whole: the last may be free."""
+    """Whether a store's file has all pages that it says it has. One that is not may yet be whole: the last may be free.
+
+    An empty one is just being made.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if os.fstat(descriptor).st_size == 0:

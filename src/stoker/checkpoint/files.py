@@ -24,7 +24,6 @@ from typing import Any
 
 from stoker.checkpoint.disk import Disk
 from stoker.errors import CheckpointError
-from stoker.memory import headroom_bytes
 
 VERSION = 1
 ALIGNMENT = 64
@@ -198,9 +197,8 @@ class Directory:
                     raise Damaged(f"its data has {length:,} bytes instead of {manifest.data_bytes:,}")
                 if any(one.offset + one.length != next_.offset for one, next_ in itertools.pairwise(manifest.pieces)):
                     raise Damaged("its pieces do not lie one after the other")
-                if keep and length > headroom_bytes():
-                    room = max(0, headroom_bytes())
-                    raise CheckpointError(f"it has {length:,} bytes, and memory has room for {room:,}: free some memory")
+                if keep:
+                    _check_memory(length)
                 for number, piece in enumerate(manifest.pieces):
                     content = bytearray(piece.length if keep else min(piece.length, _CHUNK))
                     checksum = start = 0
@@ -243,6 +241,14 @@ class Directory:
             manifest = entry.removesuffix(_PARTIAL).replace(".data", ".json")
             if _NAME.fullmatch(manifest) and (entry.endswith(_PARTIAL) or manifest not in entries):
                 self.disk.unlink(self.path / entry)
+
+
+def _check_memory(length: int) -> None:
+    from stoker.memory import headroom_bytes  # not in the process that writes, which has no NumPy
+
+    room = max(0, headroom_bytes())
+    if length > room:
+        raise CheckpointError(f"it has {length:,} bytes, and memory has room for {room:,}: free some memory")
 
 
 def _chunks(content: memoryview, bounds: Sequence[int], checksums: list[int]) -> Iterator[memoryview]:
