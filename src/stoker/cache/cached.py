@@ -261,6 +261,13 @@ class Cache:
                 self._dropped.difference_update(request.keys)
                 request.kept(positions)
 
+    def damage(self) -> str:
+        """What is wrong with the store, in words, for those who have lost a process that used it; "" if nothing is."""
+        try:
+            return "" if self.folder is None or self._lost else store.damage(self.folder)
+        except OSError:
+            return ""
+
     def stats(self) -> StoreStats | None:
         """What is in it, as far as it can be used."""
         opened = self._open()

@@ -255,6 +255,19 @@ def look_through(folder: Path) -> StoreStats:
     return StoreStats(len(inside.sizes), used, occupied_bytes(folder))
 
 
+def damage(folder: Path) -> str:
+    """What is wrong with a store that others may use, in words; "" if nothing is."""
+    writing = Claims(folder / "claims")
+    try:
+        writing.wait(_WRITER)  # nobody may write while one looks
+        look_through(folder)
+    except StoreDamagedError as error:
+        return str(error)
+    finally:
+        writing.close()
+    return ""
+
+
 def check_installed() -> None:
     """Say what is missing, if so."""
     try:

@@ -24,6 +24,9 @@ from stoker.torch.worker import Arrived, count_samples
 LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, should their signal not have told."""
 
+_BY_BAD_MEMORY = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
+"""What a store that was torn while it was mapped ends a process with."""
+
 
 class Instead:
     """A loader as torch's iterators see it, with some attributes replaced."""
@@ -216,6 +219,10 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             )
             if not ends or "worker" not in str(error):
                 raise
+            if any(-(worker.exitcode or 0) in _BY_BAD_MEMORY for worker in self._workers) and (
+                why := self._caching.damage()
+            ):
+                ends += f"; {why}. It is not used again: start anew"
             raise RuntimeError(f"{str(error).rstrip()} [{ends}]") from error
 
     def _has_come(self, number: Any) -> bool:
