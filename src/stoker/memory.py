@@ -9,6 +9,7 @@ between its growth and the kernel's OOM killer: ask before new pages are touched
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -19,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stoker.errors import ResourceError
 
 Bytes = NDArray[np.uint8]
 
@@ -58,6 +61,20 @@ class _File:
             close(descriptor)
 
 
+def nameless_file() -> int:
+    """A descriptor of memory that has no name. Raises ResourceError where there is none: no file system stands in for it,
+    because one that is full ends whoever touches it."""
+    try:
+        return os.memfd_create("stoker", os.MFD_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise ResourceError(
+            f"shared memory without a name cannot be had here (memfd_create: {error.strerror}): allow it in the seccomp "
+            "profile of the container, use num_workers=0, or set STOKER_DISABLE=1"
+        ) from error
+
+
 class Memory:
     """A sparse anonymous file of `length` bytes. Travels to child processes of any start method."""
 
@@ -66,7 +83,7 @@ class Memory:
         if descriptor is not None:
             self._file: _File | None = _File(descriptor)
             return
-        self._file = file = _File(os.memfd_create("stoker", os.MFD_CLOEXEC))
+        self._file = file = _File(nameless_file())
         os.ftruncate(file.descriptor, length)
 
     @property

@@ -3,12 +3,9 @@
 import os
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.tries import until
 
 EPOCH = """
 import torch, stoker
@@ -89,24 +86,6 @@ def test_too_few_descriptors_are_one_error_that_says_what_to_change() -> None:
     assert "12 workers need about" in errors
     assert "may open 24 in all" in errors
     assert "ulimit -n" in errors
-
-
-@pytest.fixture
-def memory_limit() -> Iterator[Path]:
-    """A memory cgroup of 700 MB."""
-    legacy, unified = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    group = (legacy if legacy.is_dir() else unified) / f"stoker-test-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"cannot make a memory cgroup: {error}")
-    try:
-        name = "memory.limit_in_bytes" if legacy.is_dir() else "memory.max"
-        (group / name).write_text(str(700 << 20))
-        yield group
-    finally:
-        until(lambda: not (group / "cgroup.procs").read_text())  # workers may end later than their parent
-        group.rmdir()
 
 
 @needs_root

@@ -377,7 +377,9 @@ def test_damaged_under_a_running_loader(pictures: Path, shelf_dir: Path, workers
         with pytest.warns(UserWarning, match="an item of the cache in .* is damaged"):
             again = list(loader)
         assert all(
-            torch.equal(left, right) for one, two in zip(expected, again, strict=True) for left, right in zip(one, two)
+            torch.equal(left, right)
+            for one, two in zip(expected, again, strict=True)
+            for left, right in zip(one, two, strict=True)
         )
         stats = loader.stats()
         assert (stats.cache_faults, stats.misses) == (1, FILES + 1)

@@ -25,6 +25,7 @@ from typing import Any
 from stoker import own
 from stoker.errors import ConfigError, ResourceError
 from stoker.live import process
+from stoker.memory import nameless_file
 from stoker.stage.room import Room
 from stoker.stage.slots import Slots
 from stoker.stage.staging import LENGTH, Address, Staging, own_process
@@ -222,7 +223,7 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
     own = own_process()
     opened: list[Callable[[], None]] = []
     try:
-        descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC) if opens else _open_memory(table)
+        descriptor = nameless_file() if opens else _open_memory(table)
         opened.append(lambda: os.close(descriptor))
         os.ftruncate(descriptor, LENGTH)
         presence = open_lock(stream / "about", os.O_RDWR)
