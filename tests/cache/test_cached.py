@@ -34,7 +34,7 @@ def in_processes(count: int, run: Callable[[int], Any]) -> list[Any]:
     return [answers[number] for number in range(count)]
 
 
-@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("processes", [1, 4, 8])
 def test_hits_are_exactly_what_is_cached(shelf_dir: Path, processes: int) -> None:
     counted = in_processes(
         processes, lambda number: run_epochs(shelf_dir, ROOM * SIZE, [10 * number + e for e in range(4)], ITEMS)

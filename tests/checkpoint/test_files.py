@@ -1,6 +1,7 @@
 """What is on disk: any damage is noticed, and after a crash at any moment the newest durable checkpoint is found."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -224,6 +225,62 @@ def test_after_a_crash_at_any_moment_the_newest_durable_one_is_found(tmp_path: P
             assert found in begun
             if durable is not None:
                 assert found is not None and found >= durable, (length, durable, found)
+
+
+class Failing(Disk):
+    """Fails at one of its calls, half-way through if it is a write."""
+
+    def __init__(self, at: int, error: int) -> None:
+        self.left = at
+        self.error = error
+
+    def _fail(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise OSError(self.error, os.strerror(self.error))
+
+    def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        if self.left == 0:
+            path.write_bytes(b"half")
+        self._fail()
+        super().write(path, parts)
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._fail()
+        super().rename(path, target)
+
+    def settle(self, path: Path) -> None:
+        self._fail()
+        super().settle(path)
+
+    def unlink(self, path: Path) -> None:
+        self._fail()
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT], ids=errno.errorcode.get)
+def test_an_error_at_any_call_of_a_save_leaves_what_was_there(tmp_path: Path, error: int) -> None:
+    save(Directory(tmp_path), 1)
+    for at in itertools.count():
+        disk = Failing(at, error)
+        directory = Directory(tmp_path, disk)
+        try:
+            save(directory, 2)
+            directory.prune(1, 2)
+        except OSError as raised_error:
+            assert raised_error.errno == error
+        if disk.left >= 0:
+            break  # there are not so many calls
+        assert newest_whole(Directory(tmp_path)) in (1, 2)
+        Directory(tmp_path).sweep()
+        assert not list(tmp_path.glob("*.partial"))
+        if newest_whole(Directory(tmp_path)) == 2:
+            for path in tmp_path.glob("0000000002*"):
+                path.unlink()
+            if newest_whole(Directory(tmp_path)) is None:
+                save(Directory(tmp_path), 1)
+    assert at > 6
+    assert newest_whole(Directory(tmp_path)) == 2
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:

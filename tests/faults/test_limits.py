@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tries import HANG_S
 
 EPOCH = """
 import torch, stoker
@@ -102,3 +103,20 @@ def test_a_memory_limit_that_does_not_is_an_error_not_a_killed_process(memory_li
     assert "ResourceError" in errors
     assert "MiB more and" in errors
     assert "Lower batch_size, num_workers or prefetch_factor" in errors
+
+
+_GREEDY = """
+import sys, torch, stoker
+class Greedy:
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.ones(900 << 20, dtype=torch.uint8)[:1].clone()
+for _ in stoker.DataLoader(Greedy(), 2, num_workers=2): pass
+"""
+
+
+@needs_root
+def test_a_worker_that_the_oom_killer_ends_is_an_error_that_says_so(memory_limit: Path) -> None:
+    words = f'echo $$ > {memory_limit}/cgroup.procs; exec "{sys.executable}" -c "$1"'
+    outcome = subprocess.run(["sh", "-c", words, "sh", _GREEDY], capture_output=True, text=True, timeout=HANG_S)
+    assert outcome.returncode == 1, outcome
+    assert "killed by signal: Killed" in outcome.stderr

@@ -1,4 +1,4 @@
-"""README's first example as it stands there, with a dataset and a loop for it, on the CPU; then what it printed is checked."""
+"""README's first example as it stands there, with a dataset and a training step for it, on the CPU."""
 
 import re
 import sys

@@ -153,7 +153,7 @@ def _dev_shm() -> Finding:
     if not os.access("/dev/shm", os.W_OK):
         return Finding("/dev/shm", "cannot be written", "Caches (but for cache_dir=), groups and `stoker top` need it.")
     if free < MIB:
-        return Finding("/dev/shm", f"{free:,} bytes free", "Groups, caches and `stoker top` need a megabyte of it, or more.")
+        return Finding("/dev/shm", f"{free:,} bytes free", "Groups, caches and `stoker top` need a megabyte or more.")
     advice = "" if free >= GIB else "Enough for Stoker; torch's own loader wants more (`docker run --shm-size=8g`)."
     return Finding("/dev/shm", f"{free / GIB:.2g} GiB free", advice)
 
