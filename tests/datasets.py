@@ -78,6 +78,8 @@ SAMPLES = {
     "ragged dimensions": lambda i: np.zeros((2,) * (i % 2 + 1)),
     "two dtypes": lambda i: torch.zeros(2, dtype=torch.float32 if i % 2 else torch.int64),
     "two array dtypes": lambda i: np.zeros(2, np.float32 if i % 2 else np.int64),
+    "tensor, then number": lambda i: torch.ones(2) if i % 3 == 0 else 1.5,
+    "tensor, then array": lambda i: torch.ones(2) if i % 3 == 0 else np.ones(2),
     "random": lambda i: (torch.rand(3), np.random.rand(2), random.random()),
     "shared": lambda i: _twice(torch.full((3,), float(i))),
     "requires grad": lambda i: torch.ones(2, requires_grad=True),

@@ -43,7 +43,7 @@ class Extra:
 
 
 TORCH = Extra("torch", ("torch",), "PyTorch", "training")
-CACHE = Extra("cache", ("lmdb",), "LMDB", "a cache")
+CACHE = Extra("cache", ("lmdb", "xxhash"), "LMDB and xxhash", "a cache")
 REPORT = Extra("report", ("bokeh", "jinja2"), "Bokeh", "a page")
 EXPORT = Extra("export", ("safetensors",), "safetensors", "an export as safetensors")
 EXTRAS = (TORCH, CACHE, REPORT, EXPORT)

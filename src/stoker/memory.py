@@ -9,9 +9,9 @@ between its growth and the kernel's OOM killer: ask before new pages are touched
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
-import stat
 import sys
 from collections.abc import Callable
 from multiprocessing.reduction import DupFd
@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from stoker.errors import ResourceError
 
 Bytes = NDArray[np.uint8]
 
@@ -59,6 +61,20 @@ class _File:
             close(descriptor)
 
 
+def nameless_file() -> int:
+    """A descriptor of memory that has no name. Raises ResourceError where there is none: no file system stands in for it,
+    because one that is full ends whoever touches it."""
+    try:
+        return os.memfd_create("stoker", os.MFD_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        raise ResourceError(
+            f"shared memory without a name cannot be had here (memfd_create: {error.strerror}): allow it in the seccomp "
+            "profile of the container, use num_workers=0, or set STOKER_DISABLE=1"
+        ) from error
+
+
 class Memory:
     """A sparse anonymous file of `length` bytes. Travels to child processes of any start method."""
 
@@ -67,7 +83,7 @@ class Memory:
         if descriptor is not None:
             self._file: _File | None = _File(descriptor)
             return
-        self._file = file = _File(os.memfd_create("stoker", os.MFD_CLOEXEC))
+        self._file = file = _File(nameless_file())
         os.ftruncate(file.descriptor, length)
 
     @property
@@ -99,6 +115,26 @@ class Memory:
 
 def _arrive(length: int, duplicate: Any) -> Memory:
     return Memory(length, descriptor=duplicate.detach())
+
+
+class Flag:
+    """An event between processes: one shared byte. An event of multiprocessing's has a lock in it, which stays locked for
+    ever when a process is killed, or stopped, while it asks whether the event is set."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory(PAGE)
+        self._byte = self._memory.map(0, PAGE).view()[:1]
+
+    def set(self) -> None:
+        """From now on it is set, for all."""
+        self._byte[0] = 1
+
+    def is_set(self) -> bool:
+        """Whether it is."""
+        return bool(self._byte[0])
+
+    def __reduce__(self) -> tuple[Callable[[Memory], "Flag"], tuple[Memory]]:
+        return Flag, (self._memory,)
 
 
 class PrivateMemory:
@@ -182,13 +218,6 @@ def _cgroup_headrooms() -> list[int]:
                     stat = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
                     found.append(limit - used + sum(int(stat.get(name, 0)) for name in names[2:]))
     return found
-
-
-def check_alone(folder: Path) -> None:
-    """Refuse a folder for shared memory with a name that others than this user may see or change."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a folder of this user alone")
 
 
 def file_system(path: Path) -> str:

@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 import pickle
 import shutil
 import signal
@@ -15,7 +16,7 @@ from tests.cache.requests import Numbered, fill, run_epochs
 from tests.tries import HANG_S
 
 from stoker.cache import claims
-from stoker.cache.cached import Cache
+from stoker.cache.cached import Advice, Cache
 
 _fork = multiprocessing.get_context("fork")
 ITEMS, ROOM, SIZE = 400, 140, 1000
@@ -33,7 +34,7 @@ def in_processes(count: int, run: Callable[[int], Any]) -> list[Any]:
     return [answers[number] for number in range(count)]
 
 
-@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("processes", [1, 4, 8])
 def test_hits_are_exactly_what_is_cached(shelf_dir: Path, processes: int) -> None:
     counted = in_processes(
         processes, lambda number: run_epochs(shelf_dir, ROOM * SIZE, [10 * number + e for e in range(4)], ITEMS)
@@ -114,6 +115,79 @@ def test_removed_while_nothing_is_written(shelf_dir: Path) -> None:
         assert cache.fetch(request) == [request.payload(number) for number in request.ids]
     assert cache.tally.take()[5] == 1
     assert not cache.holds(Numbered([0]).keys[0])
+
+
+def flip(path: Path, wanted: bytes, bit: int = 3) -> None:
+    """Change one bit in the middle of some bytes, as a faulty memory or disk does."""
+    content = path.read_bytes()
+    place = content.index(wanted) + len(wanted) // 2
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes([content[place] ^ 1 << bit]))
+
+
+@pytest.mark.parametrize("room", [20, 100], ids=["full", "with room"])
+def test_a_flipped_bit_is_read_anew_and_counted_once(shelf_dir: Path, room: int) -> None:
+    cache = Cache("numbers", room * SIZE, shelf_dir)
+    request = Numbered(range(20))
+    expected = [request.payload(number) for number in request.ids]
+    assert cache.fetch(request) == expected
+    cache.tally.take()
+    assert cache.folder is not None
+    flip(cache.folder / "data.mdb", request.payload(7))
+    assert cache.fetch(request) == expected
+    hits, misses, *_, faults, fault = cache.tally.take()
+    assert (hits, misses, faults) == (19, 1, 1)
+    assert str(cache.folder) in fault
+    assert cache.fetch(request) == expected  # what was read anew has taken its place
+    hits, misses, *_, faults, fault = cache.tally.take()
+    assert (hits, misses, faults) == (20, 0, 0)
+
+
+def test_bytes_of_another_item_are_wrong(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 100_000, shelf_dir)
+    request = Numbered(range(20), size=3000)
+    cache.fetch(request)
+    cache.tally.take()
+    assert cache.folder is not None
+    path = cache.folder / "data.mdb"
+    content = path.read_bytes()
+    one, other = (content.index(request.payload(number)) for number in (3, 4))
+    with path.open("r+b") as file:
+        file.seek(one)
+        file.write(content[other : other + 3008])  # with its checksum
+    assert cache.fetch(request) == [request.payload(number) for number in request.ids]
+    assert cache.tally.take()[5] == 1
+
+
+def test_where_a_policy_decides_a_damaged_item_is_kept_again(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 20_000, shelf_dir, is_private=True)
+    request, everything, nothing = Numbered(range(20)), Advice(range(20), ()), Advice((), ())
+    expected = cache.fetch(request, everything)
+    assert cache.folder is not None
+    flip(cache.folder / "data.mdb", request.payload(5))
+    for _ in range(3):
+        assert cache.fetch(request, nothing) == expected
+    hits, misses, *_, faults, _ = cache.tally.take()
+    assert (hits, misses, faults) == (59, 21, 1)
+
+
+def test_a_store_that_is_cut_under_a_running_job(shelf_dir: Path) -> None:
+    cache = Cache("numbers", 200_000, shelf_dir)
+    request = Numbered(range(100))
+    expected = cache.fetch(request)
+    assert cache.folder is not None
+    os.truncate(cache.folder / "data.mdb", 3 * 4096)
+    assert cache.fetch(request) == expected
+    *_, faults, fault = cache.tally.take()
+    assert faults == 1
+    assert f"the cache in {cache.folder} is damaged" in fault
+    cache.close()
+    again = Cache("numbers", 200_000, shelf_dir)
+    assert again.fetch(request) == expected
+    assert "is damaged" in again.tally.take()[6]  # it is not trusted, and made anew
+    assert again.fetch(request) == expected
+    assert again.tally.take()[:2] == (100, 0)
 
 
 @pytest.mark.parametrize("options", ["size=1m,ro", "size=1m"])

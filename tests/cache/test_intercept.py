@@ -1,11 +1,13 @@
 import io
 import json
+import mmap
 import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,58 @@ def test_another_file_of_the_same_size_and_time_is_read_anew(data: Path, reads: 
         assert path.read_bytes() == b"y" * 10240
 
 
+def _in_place(path: Path, new: bytes) -> None:
+    path.write_bytes(new)
+
+
+def _without_truncation(path: Path, new: bytes) -> None:
+    with path.open("r+b") as file:
+        file.write(new)
+
+
+def _by_memory(path: Path, new: bytes) -> None:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        memory[:] = new
+
+
+def _by_rename(path: Path, new: bytes) -> None:
+    """As rsync and most editors do it."""
+    other = path.with_name(".other")
+    other.write_bytes(new)
+    other.rename(path)
+
+
+def _by_backup(path: Path, new: bytes) -> None:
+    """As others do it: the old file stays under another name."""
+    path.rename(path.with_name("backup~"))
+    path.write_bytes(new)
+
+
+def _by_link(path: Path, new: bytes) -> None:
+    other = path.with_name("other")
+    other.write_bytes(new)
+    path.unlink()
+    path.symlink_to(other)
+
+
+@pytest.mark.parametrize("keeps_time", [True, False], ids=["same time", "new time"])
+@pytest.mark.parametrize("way", [_in_place, _without_truncation, _by_memory, _by_rename, _by_backup, _by_link])
+def test_a_file_replaced_between_epochs_by_one_of_its_size(
+    data: Path, reads: FileReads, way: Callable[[Path, bytes], None], keeps_time: bool
+) -> None:
+    path = data / "bytes.bin"
+    times = path.stat()
+    with active(reads):
+        assert path.read_bytes() == path.read_bytes() != b"z" * 10240
+    time.sleep(0.02)  # a tick of the clock that the kernel stamps files with
+    way(path, b"z" * 10240)
+    if keeps_time:
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with active(reads):
+        assert path.read_bytes() == b"z" * 10240
+        assert path.read_bytes() == b"z" * 10240
+
+
 def test_a_file_that_is_being_written_is_not_kept(data: Path, reads: FileReads) -> None:
     path = data / "bytes.bin"
     path.touch()
@@ -182,6 +236,28 @@ def test_long_files_are_copied_as_they_are_read(data: Path, shelf_dir: Path, mon
             file.seek(2000)
             assert file.read(10) == whole[2000:2010]
         assert np.array_equal(np.load(data / "long.npy", mmap_mode="r")[-3:], values[-3:])
+
+
+def test_a_long_file_that_is_damaged_in_the_cache(data: Path, shelf_dir: Path) -> None:
+    reads = FileReads(Cache("files", 50_000_000, shelf_dir), [str(data)])
+    values = np.random.default_rng(0).random(500_000)
+    np.save(data / "long.npy", values)
+    age(data / "long.npy")
+    with active(reads):
+        np.load(data / "long.npy")
+        assert reads.cache.folder is not None
+        path = reads.cache.folder / "data.mdb"
+        place = path.read_bytes().index(values[400_000:400_002].tobytes())
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(bytes(16))
+        reads.cache.tally.take()
+        assert np.array_equal(np.load(data / "long.npy"), values)
+        assert reads.cache.tally.take()[5] == 1
+        assert np.array_equal(np.load(data / "long.npy"), values)
+        assert reads.cache.tally.take()[:2] == (0, 1)  # it was kept again
+        assert np.array_equal(np.load(data / "long.npy"), values)
+        assert reads.cache.tally.take()[:2] == (1, 0)
 
 
 def test_what_a_user_put_in_the_place_of_open_still_runs(data: Path) -> None:

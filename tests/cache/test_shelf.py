@@ -1,3 +1,4 @@
+import json
 import multiprocessing
 import os
 import signal
@@ -9,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cache.requests import Numbered
 from tests.tries import HANG_S
 
 from stoker.cache import store
 from stoker.cache.cached import Cache
 from stoker.cache.shelf import Budget, Shelf
+from stoker.cli import main
 from stoker.errors import ConfigError
 
 _JOB = """
@@ -131,6 +134,63 @@ def test_a_damaged_cache_harms_no_other(shelf_dir: Path) -> None:
     for found in shelf.caches():
         shelf.remove(found)
     assert not shelf.caches()
+
+
+_AFTER_A_CUT = """
+import sys, warnings
+from tests.cache.requests import Numbered
+from stoker.cache.cached import Cache
+from stoker.cli import main
+if sys.argv[2] == "job":
+    cache = Cache("numbers", 1_000_000, sys.argv[1])
+    request = Numbered(range(100))
+    assert cache.fetch(request) == [request.payload(number) for number in request.ids]
+    print(cache.tally.take()[5:])
+else:
+    sys.exit(main(["cache", *sys.argv[2:], "--dir", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize("words", [["job"], ["ls"], ["clear"]], ids=" ".join)
+@pytest.mark.parametrize("is_of_another_boot", [True, False], ids=["another boot", "the same boot"])
+def test_a_store_that_was_cut_ends_nobody(tmp_path: Path, words: list[str], is_of_another_boot: bool) -> None:
+    cache = Cache("numbers", 1_000_000, tmp_path)
+    cache.fetch(Numbered(range(100)))
+    folder = cache.folder
+    assert folder is not None
+    cache.close()
+    store.forget(folder)
+    os.truncate(folder / "data.mdb", 6 * 4096)
+    if is_of_another_boot:
+        about = json.loads((folder / "about.json").read_text())
+        (folder / "about.json").write_text(json.dumps(about | {"boot": "another"}))
+    outcome = subprocess.run(
+        [sys.executable, "-c", _AFTER_A_CUT, str(tmp_path), *words], capture_output=True, text=True, timeout=HANG_S
+    )
+    assert outcome.returncode == 0, (outcome.returncode, outcome.stderr)
+    if words == ["job"] and not is_of_another_boot:
+        assert outcome.stdout.startswith("(1, 'the cache in ")
+        assert "is damaged" in outcome.stdout
+    if words == ["clear"]:
+        assert not folder.exists()
+
+
+def test_clear_removes_whatever_lies_there(shelf_dir: Path) -> None:
+    shelf = Shelf(shelf_dir)
+    shelf.join("data", 1000).close()
+    places = [shelf.folder / (digit * 32) for digit in "abcdef"]
+    places[0].write_text("a file")
+    places[1].symlink_to(shelf_dir)
+    places[2].symlink_to("nowhere")
+    places[3].mkdir()
+    (places[4] / "jobs").mkdir(parents=True)
+    (places[4] / "data.mdb").mkdir()
+    places[5].mkdir()
+    (places[5] / "about.json").mkdir()
+    (places[5] / "jobs").write_text("")
+    assert main(["cache", "clear", "--dir", str(shelf_dir)]) == 0
+    assert [path.name for path in shelf.folder.iterdir()] == ["lock"]
+    assert shelf_dir.is_dir()
 
 
 @pytest.mark.parametrize("joins", [True, False], ids=["by the next job", "by whoever looks"])

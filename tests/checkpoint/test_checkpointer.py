@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -516,3 +517,17 @@ def test_forked_workers_in_the_middle_of_a_copy(tmp_path: Path) -> None:
                 checkpointer.step()
         assert checkpointer.stats().failures == 0
     assert restored(tmp_path, model=model, optimizer=optimizer, loader=loader) == 8
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["dies", "dies, and its directory goes"])
+def test_a_trainer_that_dies_while_its_writer_starts(tmp_path: Path, is_there: bool) -> None:
+    trainer = subprocess.Popen(["true"])
+    trainer.wait()
+    ours, theirs = socket.socketpair()
+    folder = tmp_path if is_there else tmp_path / "gone"
+    with ours, theirs:
+        outcome = subprocess.run(
+            [sys.executable, "-m", "stoker.checkpoint.persist", folder, "0", str(theirs.fileno()), "2", str(trainer.pid)],
+            pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=HANG_S,
+        )  # fmt: skip
+    assert (outcome.returncode, outcome.stderr) == (0, "")

@@ -1,17 +1,30 @@
 """What is on disk: any damage is noticed, and after a crash at any moment the newest durable checkpoint is found."""
 
+import contextlib
+import errno
 import itertools
+import json
 import os
 import random
 import shutil
+import tempfile
+import warnings
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from stoker.checkpoint import restoring
 from stoker.checkpoint.disk import Disk
 from stoker.checkpoint.files import Damaged, Directory
+from stoker.checkpoint.ranks import Alone
+from stoker.checkpoint.snapshot import state_of
+from stoker.cli import main
 from stoker.errors import CheckpointError
 
 LENGTHS = [1000, 64, 0, 5]
@@ -214,6 +227,62 @@ def test_after_a_crash_at_any_moment_the_newest_durable_one_is_found(tmp_path: P
                 assert found is not None and found >= durable, (length, durable, found)
 
 
+class Failing(Disk):
+    """Fails at one of its calls, half-way through if it is a write."""
+
+    def __init__(self, at: int, error: int) -> None:
+        self.left = at
+        self.error = error
+
+    def _fail(self) -> None:
+        self.left -= 1
+        if self.left == -1:
+            raise OSError(self.error, os.strerror(self.error))
+
+    def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
+        if self.left == 0:
+            path.write_bytes(b"half")
+        self._fail()
+        super().write(path, parts)
+
+    def rename(self, path: Path, target: Path) -> None:
+        self._fail()
+        super().rename(path, target)
+
+    def settle(self, path: Path) -> None:
+        self._fail()
+        super().settle(path)
+
+    def unlink(self, path: Path) -> None:
+        self._fail()
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT], ids=errno.errorcode.get)
+def test_an_error_at_any_call_of_a_save_leaves_what_was_there(tmp_path: Path, error: int) -> None:
+    save(Directory(tmp_path), 1)
+    for at in itertools.count():
+        disk = Failing(at, error)
+        directory = Directory(tmp_path, disk)
+        try:
+            save(directory, 2)
+            directory.prune(1, 2)
+        except OSError as raised_error:
+            assert raised_error.errno == error
+        if disk.left >= 0:
+            break  # there are not so many calls
+        assert newest_whole(Directory(tmp_path)) in (1, 2)
+        Directory(tmp_path).sweep()
+        assert not list(tmp_path.glob("*.partial"))
+        if newest_whole(Directory(tmp_path)) == 2:
+            for path in tmp_path.glob("0000000002*"):
+                path.unlink()
+            if newest_whole(Directory(tmp_path)) is None:
+                save(Directory(tmp_path), 1)
+    assert at > 6
+    assert newest_whole(Directory(tmp_path)) == 2
+
+
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     import zlib
 
@@ -224,3 +293,95 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="newer stoker") as caught:
         directory.load(name)
     assert not isinstance(caught.value, Damaged)
+
+
+WHOLE: dict[str, Any] = {
+    "stateful": {"model": {"dict": [["w", {"leaf": {"kind": "tensor", "dtype": "float32", "shape": [4], "piece": 0}}]]}},
+    "extra": {"dict": [["generators", []], ["policy", {"dict": []}]]},
+}
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 70), 1 << 70), st.floats(), st.text(max_size=3), st.just([]), st.just({}),
+    st.just([10**12, 10**12]), st.just("float64"), st.just({"leaf": {}}), st.just({"tuple": 5}), st.just({"bytes": "~"}),
+)  # fmt: skip
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something stands in a document."""
+    found = [above]
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        found += places(part, (*above, key))
+    return found
+
+
+def forge(body: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """Another document, with something else in one place."""
+    if not place:
+        return value
+    body = dict(body) if isinstance(body, dict) else list(body)
+    body[place[0]] = forge(body[place[0]], place[1:], value)
+    return body
+
+
+def raised(act: Any) -> None:
+    with contextlib.suppress(CheckpointError):
+        act()
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_forged_manifests_are_one_error(data: st.DataObject) -> None:
+    """Whose checksums are right, so that only their contents can tell."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Directory(folder)
+        name = directory.save(3, WHOLE, memoryview(bytes(64)), [16])
+        path = Path(folder) / f"{name}.json"
+        body = json.loads(path.read_bytes().partition(b"\n")[0])
+        for _ in range(data.draw(st.integers(1, 3))):
+            body = forge(body, data.draw(st.sampled_from(places(body))), data.draw(ODD))
+        text = json.dumps(body).encode()
+        path.write_bytes(b"%b\ncrc32 %08x\n" % (text, zlib.crc32(text)))
+        raised(lambda: directory.verify(name))
+
+        def load() -> None:
+            manifest, contents = directory.load(name)
+            state_of(manifest.document, contents)
+
+        raised(load)
+        model = torch.nn.Linear(2, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            raised(lambda: restoring.newest_whole(directory, Alone(), []).load_into({"model": model}))  # type: ignore[union-attr]
+        assert main(["checkpoint", "ls", folder]) == 0
+        assert main(["checkpoint", "verify", folder]) in (0, 1)
+        (Path(folder) / "out").mkdir()
+        assert main(["checkpoint", "export", folder, f"{folder}/out/x.pt"]) in (0, 1)
+
+
+def test_deep_and_endless_manifests(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    name = save(directory, 1)
+    path = tmp_path / f"{name}.json"
+    text = b'{"version":1,"step":1,"kept":false,"pieces":[],"document":' + b"[" * 100_000
+    path.write_bytes(b"%b\ncrc32 %08x\n" % (text, zlib.crc32(text)))
+    with pytest.raises(Damaged, match="makes no sense"):
+        directory.manifest(name)
+    os.truncate(path, 1 << 43)
+    with pytest.raises(Damaged, match=r"8,796,093,022,208 bytes"):
+        directory.manifest(name)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(Damaged):
+        directory.manifest(name)
+
+
+def test_more_than_memory_is_not_asked_for(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    name = directory.save(3, WHOLE, memoryview(bytes(64)), [16])
+    path = tmp_path / f"{name}.json"
+    body = json.loads(path.read_bytes().partition(b"\n")[0])
+    body["pieces"] = [[0, 1 << 43, 0]]
+    text = json.dumps(body).encode()
+    path.write_bytes(b"%b\ncrc32 %08x\n" % (text, zlib.crc32(text)))
+    os.truncate(tmp_path / f"{name}.data", 1 << 43)
+    with pytest.raises(CheckpointError, match="free some memory"):
+        directory.load(name)

@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -187,6 +190,47 @@ def test_an_endpoint_on_loopback(training: Training) -> None:
         process.send_signal(signal.SIGINT)
     assert process.wait(HANG_S) == 0
     process.stdout.close()
+
+
+def drip(address: str, stop: threading.Event) -> bool:
+    """Send a request a byte at a time, until stopped (False) or cut off (True)."""
+    host, port = address.removeprefix("http://").removesuffix("/metrics").split(":")
+    with socket.create_connection((host, int(port))) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        while not stop.wait(0.2):
+            try:
+                client.sendall(b"x")
+                if select.select([client], [], [], 0)[0] and not client.recv(1):
+                    return True
+            except OSError:
+                return True
+        return False
+
+
+@pytest.mark.parametrize("is_asked_to_end", [True, False], ids=["SIGTERM", "deadline"])
+def test_a_client_that_drips_holds_nobody_up(training: Training, is_asked_to_end: bool) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stoker", "metrics", "--listen", "0"], stdout=subprocess.PIPE, text=True
+    )
+    stop, ends = threading.Event(), []
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        client = threading.Thread(target=lambda: ends.append(drip(address, stop)))
+        client.start()
+        with urllib.request.urlopen(address, timeout=HANG_S) as answer:  # others are served meanwhile
+            assert samples(answer.read().decode(), training) > 0
+        if is_asked_to_end:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(HANG_S) == 0
+        client.join(HANG_S)
+    finally:
+        stop.set()
+        process.send_signal(signal.SIGTERM)
+        client.join()
+        process.wait(HANG_S)
+        process.stdout.close()
+    assert ends == [True]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """However a process ends, the others notice: no hang, no orphan, nothing stale."""
 
+import multiprocessing.util
 import os
 import re
 import signal
@@ -12,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 from tests.tries import HANG_S, fastest, seconds
+
+import stoker
 
 ENDLESS = Path(__file__).parents[1] / "scripts" / "endless.py"
 
@@ -114,3 +117,74 @@ def _wake_ups(pid: int) -> int:
             if "voluntary_ctxt_switches" in line:
                 total += int(line.split()[1])
     return total
+
+
+class Numbers:
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def die_at_the_end(worker: int) -> None:
+    """When there is no more to do, while the loader waits for its workers to end."""
+    if worker == 1:
+        multiprocessing.util.Finalize(None, os.kill, (os.getpid(), signal.SIGKILL), exitpriority=100)
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}], ids=["torch", "seed"])
+def test_a_worker_that_dies_after_the_last_batch(options: dict[str, Any]) -> None:
+    said = []
+    for _ in range(20):  # it may be too late for anybody to care
+        loader = stoker.DataLoader(Numbers(), 4, num_workers=2, worker_init_fn=die_at_the_end, **options)
+        seen: list[int] = []
+        try:
+            for batch in loader:
+                seen += batch.tolist()
+        except RuntimeError as error:
+            said.append(str(error))
+        assert sorted(seen) == list(range(16))
+        assert loader.state_dict()["samples"] == (16 if said else 0)  # of this epoch, or of the next
+        if said:
+            break
+    assert options == {} or "killed by signal: Killed" in said[0]
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"persistent_workers": True}], ids=str)
+def test_a_stopped_worker_does_not_hold_up_close(options: dict[str, Any]) -> None:
+    def close() -> float:
+        loader = stoker.DataLoader(Numbers(), 2, num_workers=2, **options)
+        iterator = iter(loader)
+        next(iterator)
+        workers = [psutil.Process(worker.pid) for worker in iterator._workers]
+        workers[1].suspend()
+        took_s = seconds(loader.close)
+        assert not left(workers)
+        return took_s
+
+    assert fastest(close, 4.0) < 4.0
+
+
+class Holding(Numbers):
+    """Is killed while it holds the lock of the event that ends workers, if that has one, as whoever looks at it does."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 9:
+            frame: Any = sys._getframe()
+            while frame.f_code.co_name != "_worker_loop":
+                frame = frame.f_back
+            event = frame.f_locals["done_event"]
+            if hasattr(event, "_cond"):
+                event._cond.acquire()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}], ids=str)
+def test_a_worker_killed_while_it_looks_whether_to_end(options: dict[str, Any]) -> None:
+    loader = stoker.DataLoader(Holding(), 2, num_workers=2, **options)
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        for _ in loader:
+            pass
+    loader.close()

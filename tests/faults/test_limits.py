@@ -3,12 +3,10 @@
 import os
 import subprocess
 import sys
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.tries import until
+from tests.tries import HANG_S
 
 EPOCH = """
 import torch, stoker
@@ -91,24 +89,6 @@ def test_too_few_descriptors_are_one_error_that_says_what_to_change() -> None:
     assert "ulimit -n" in errors
 
 
-@pytest.fixture
-def memory_limit() -> Iterator[Path]:
-    """A memory cgroup of 700 MB."""
-    legacy, unified = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    group = (legacy if legacy.is_dir() else unified) / f"stoker-test-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"cannot make a memory cgroup: {error}")
-    try:
-        name = "memory.limit_in_bytes" if legacy.is_dir() else "memory.max"
-        (group / name).write_text(str(700 << 20))
-        yield group
-    finally:
-        until(lambda: not (group / "cgroup.procs").read_text())  # workers may end later than their parent
-        group.rmdir()
-
-
 @needs_root
 def test_a_memory_limit_that_suffices(memory_limit: Path) -> None:
     code, out, errors = run(f"echo $$ > {memory_limit}/cgroup.procs;", elements=1 << 20)
@@ -123,3 +103,20 @@ def test_a_memory_limit_that_does_not_is_an_error_not_a_killed_process(memory_li
     assert "ResourceError" in errors
     assert "MiB more and" in errors
     assert "Lower batch_size, num_workers or prefetch_factor" in errors
+
+
+_GREEDY = """
+import sys, torch, stoker
+class Greedy:
+    def __len__(self): return 8
+    def __getitem__(self, index): return torch.ones(900 << 20, dtype=torch.uint8)[:1].clone()
+for _ in stoker.DataLoader(Greedy(), 2, num_workers=2): pass
+"""
+
+
+@needs_root
+def test_a_worker_that_the_oom_killer_ends_is_an_error_that_says_so(memory_limit: Path) -> None:
+    words = f'echo $$ > {memory_limit}/cgroup.procs; exec "{sys.executable}" -c "$1"'
+    outcome = subprocess.run(["sh", "-c", words, "sh", _GREEDY], capture_output=True, text=True, timeout=HANG_S)
+    assert outcome.returncode == 1, outcome
+    assert "killed by signal: Killed" in outcome.stderr

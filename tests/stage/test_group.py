@@ -218,7 +218,7 @@ def test_a_child_that_is_forked_while_another_thread_is_at_the_door_may_join(nam
     is_there, may_go = threading.Event(), threading.Event()
 
     def stand_at_the_door() -> None:
-        with groups._door(name):
+        with groups._door(groups.home() / name):
             is_there.set()
             may_go.wait()
 

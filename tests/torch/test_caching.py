@@ -319,13 +319,70 @@ def test_removed_under_a_running_loader(pictures: Path, shelf_dir: Path) -> None
         next(iterator)
         subprocess.run([sys.executable, "-m", "stoker", "cache", "clear", "--force", "--dir", str(shelf_dir)], check=True)
         assert not Shelf(shelf_dir).caches()
-        seen = 1 + sum(1 for _ in iterator)
-        assert seen == len(loader)
         with pytest.warns(UserWarning, match=r"cache .* storage") as caught:
+            seen = 1 + sum(1 for _ in iterator)
+            assert seen == len(loader)
             epochs(loader, 2)
         assert len(caught) == 1
         assert loader.stats().cache_faults > 0
         assert loader.stats().samples == 4 * FILES
+
+
+class Tearing(Pictures):
+    """Does to the cache what a disk may do, in the worker that then meets it: LMDB has the file mapped."""
+
+    store = ""
+
+    def __getitem__(self, index: int) -> Any:
+        if self.store:
+            size = os.stat(self.store).st_size
+            os.truncate(self.store, 2 * 4096)
+            os.truncate(self.store, size)  # as long as before, so that only what is in it can tell
+            os.kill(os.getpid(), signal.SIGBUS)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_worker_that_a_torn_store_has_ended_is_an_error_that_names_it(
+    pictures: Path, shelf_dir: Path, seed: int | None
+) -> None:
+    dataset = Tearing(pictures)
+    options: dict[str, Any] = {"cache": "1MB", "cache_dir": shelf_dir, "num_workers": 1, "seed": seed}
+    with stoker.DataLoader(dataset, BATCH, **options) as loader:
+        epochs(loader, 1)
+        (found,) = Shelf(shelf_dir).caches()
+        dataset.store = str(found.folder / "data.mdb")
+        with pytest.raises(RuntimeError, match=rf"(?s)SIGBUS.*the cache in {found.folder} is damaged"):
+            epochs(loader, 1)
+    dataset.store = ""
+    with stoker.DataLoader(dataset, BATCH, **options) as loader:
+        with pytest.warns(UserWarning, match="is damaged"):
+            epochs(loader, 2)
+        stats = loader.stats()
+        assert (stats.samples, stats.misses, stats.cache_faults) == (2 * FILES, FILES, 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_damaged_under_a_running_loader(pictures: Path, shelf_dir: Path, workers: int) -> None:
+    dataset = Pictures(pictures)
+    with stoker.DataLoader(dataset, BATCH, cache="1MB", cache_dir=shelf_dir, num_workers=workers) as loader:
+        expected = list(loader)
+        (found,) = Shelf(shelf_dir).caches()
+        path = found.folder / "data.mdb"
+        content = path.read_bytes()
+        picture = min(pictures.rglob("*.*")).read_bytes()
+        with path.open("r+b") as file:
+            file.seek(content.index(picture) + len(picture) // 2)
+            file.write(b"~~~~")
+        with pytest.warns(UserWarning, match="an item of the cache in .* is damaged"):
+            again = list(loader)
+        assert all(
+            torch.equal(left, right)
+            for one, two in zip(expected, again, strict=True)
+            for left, right in zip(one, two, strict=True)
+        )
+        stats = loader.stats()
+        assert (stats.cache_faults, stats.misses) == (1, FILES + 1)
 
 
 def test_a_folder_that_cannot_be_written(pictures: Path, tmp_path: Path) -> None:

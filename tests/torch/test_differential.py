@@ -104,6 +104,7 @@ def compare(dataset: Any, options: dict[str, Any], epochs: int = 1) -> None:
 def test_every_kind_of_sample(kind: str, workers: int) -> None:
     compare(datasets.Samples(kind, 11), {"batch_size": 3, "num_workers": workers})
     compare(datasets.Samples(kind, 3), {"batch_size": None, "num_workers": workers})
+    compare(datasets.Samples(kind, 4), {"batch_size": 2, "num_workers": workers, "collate_fn": datasets.as_they_are})
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

@@ -285,3 +285,59 @@ def test_a_forked_child_takes_no_batch_away_from_its_parent(options: dict[str, A
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     seen += iterator
     assert torch.cat(seen).tolist() == list(range(40))
+
+
+class Failing(Forking):
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            child = os.fork()
+            if not child:
+                raise LookupError("in the child")
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"persistent_workers": True}], ids=str)
+def test_a_dataset_whose_forked_child_raises(options: dict[str, Any]) -> None:
+    """As under torch, the error is that batch's; unlike there, the child ends and everything goes on."""
+    with stoker.DataLoader(Failing(), 2, num_workers=1, **options) as loader:
+        for _ in range(2):
+            seen: list[Any] = []
+            iterator = iter(loader)
+            while True:
+                try:
+                    seen.append(next(iterator).tolist())
+                except StopIteration:
+                    break
+                except LookupError as error:
+                    seen.append(str(error).splitlines()[-1])
+            assert seen == [[0, 1], [2, 3], "LookupError: in the child", [6, 7]]
+
+
+def test_a_child_that_a_thread_forked_ends_with_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+    with stoker.DataLoader(Failing(), 2, num_workers=1, workers="threads") as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert "LookupError: in the child" in capfd.readouterr().err
+
+
+class Returning(Failing):
+    def __getitem__(self, index: int) -> int:
+        if index == 5 and os.fork() == 0:
+            return 99
+        return index
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": "threads"}], ids=str)
+def test_a_child_that_comes_back_is_no_worker(options: dict[str, Any]) -> None:
+    seen: list[int] = []
+    with stoker.DataLoader(Returning(), 2, num_workers=1, **options) as loader:
+        iterator = iter(loader)
+        while True:
+            try:
+                seen += next(iterator).tolist()
+            except StopIteration:
+                break
+            except RuntimeError as error:
+                assert "a child must end by os._exit()" in str(error)
+    assert [number for number in seen if number not in (4, 5)] == [0, 1, 2, 3, 6, 7]
+    assert 99 not in seen

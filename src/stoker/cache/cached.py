@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 from stoker.cache import store
 from stoker.cache.claims import Claims
+from stoker.cache.sealed import ItemDamagedError
 from stoker.cache.shelf import Budget, Membership, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError, StoreStats
 from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
 
 _LOOK_EVERY = 256
-"""After so many items one looks whether the cache has been removed, or holds more than the budget of those who are left."""
+"""After so many items one looks whether the cache holds more than the budget of those who are left."""
 
 
 class Request(Protocol):
@@ -87,12 +88,16 @@ class Cache:
         self._membership: Membership | None = None
         self._opened: _Open | None = None
         self._lost = False
+        self._dropped: set[bytes] = set()
+        """Items that were damaged, and are to be kept when they have been read."""
         self._gets = 0
         self._lock = threading.RLock()
         _living.add(self)
         try:
             self._membership = Shelf(directory).join(name, capacity_bytes, is_private=is_private)
             self.folder = self._membership.folder
+            if self._membership.damage:
+                self.tally.fail(f"{self._membership.damage}. It is made anew")
         except OSError as error:
             self._give_up(error)
 
@@ -141,35 +146,50 @@ class Cache:
         opened = self._open()
         if opened is None:
             return None
-        self._gets += 1
         try:
+            self._gets += 1
             if self._gets % _LOOK_EVERY == 0:
-                self._look_after(opened)
+                self._hold_to_budget(opened)
             found = opened.store.get(key)
         except OSError as error:
             self._give_up(error)
+            return None
+        except ItemDamagedError:
+            self._drop(key, opened)
             return None
         if found is not None:
             self.tally.hit(len(found))
         return found
 
-    def _look_after(self, opened: _Open) -> None:
-        """Find out whether it is still there, and hold it to its budget: a job with a larger one may have gone."""
-        if not opened.store.is_there():
-            raise FileNotFoundError(self.folder)
+    def _hold_to_budget(self, opened: _Open) -> None:
+        """A job with a larger one may have gone."""
         budget_bytes = opened.budget.bytes()
         if opened.store.payload_bytes() > budget_bytes:
             with contextlib.suppress(StoreFullError, StoreBusyError):
                 opened.store.put([], budget_bytes)
 
-    def get_part(self, key: bytes, start: int, stop: int) -> bytes | None:
-        """Some bytes of an item, if it is there. Not counted."""
+    def get_block(self, key: bytes, number: int) -> bytes | None:
+        """One block of an item, if it is there. Not counted."""
         opened = self._open()
         try:
-            return None if opened is None else opened.store.get_part(key, start, stop)
+            return None if opened is None else opened.store.get_block(key, number)
         except OSError as error:
             self._give_up(error)
-            return None
+        except ItemDamagedError:
+            assert opened is not None
+            self._drop(key, opened)
+        return None
+
+    def _drop(self, key: bytes, opened: _Open) -> None:
+        """An item is not what was put there. It makes room for itself: it is read anew, and kept."""
+        self.tally.fail(f"an item of the cache in {self.folder} is damaged")
+        self._dropped.add(key)
+        try:
+            opened.store.put([], opened.budget.bytes(), [key])
+        except (StoreFullError, StoreBusyError) as trouble:
+            self.tally.fail(str(trouble))
+        except OSError as error:
+            self._give_up(error)
 
     def room_bytes(self) -> int:
         """How long an item may be to be kept, as far as one can tell now; less than 0 if none is."""
@@ -217,7 +237,8 @@ class Cache:
 
     def _worth_keeping(self, missing: list[int], request: Request, advice: Advice | None) -> list[int]:
         if advice is not None:
-            return [position for position in missing if position in advice.admitted]
+            keys = request.keys
+            return [position for position in missing if position in advice.admitted or keys[position] in self._dropped]
         room = self.room_bytes()
         if room <= 0:
             return []
@@ -251,7 +272,15 @@ class Cache:
             self._give_up(error)
         else:
             if kept:
+                self._dropped.difference_update(request.keys)
                 request.kept(positions)
+
+    def damage(self) -> str:
+        """What is wrong with the store, in words, for those who have lost a process that used it; "" if nothing is."""
+        try:
+            return "" if self.folder is None or self._lost else store.damage(self.folder)
+        except OSError:
+            return ""
 
     def stats(self) -> StoreStats | None:
         """What is in it, as far as it can be used."""

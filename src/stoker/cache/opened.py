@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 from stoker.cache.cached import Cache
+from stoker.cache.sealed import BLOCK_BYTES
 from stoker.meter import Tally
 from stoker.source.reading import Bytes
 
@@ -65,6 +66,7 @@ class LongFile(io.BufferedIOBase):
     def __init__(self, cache: Cache, key: bytes, size: int, name: Any, path: str) -> None:
         self._cache, self._key, self._size = cache, key, size
         self._at = 0
+        self._last: tuple[int, bytes | None] = (-1, None)
         self.name = name
         self._real = _RealFile(path, cache.tally)
 
@@ -81,8 +83,22 @@ class LongFile(io.BufferedIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file.")
         stop = min(self._size, self._at + size)
-        found = self._cache.get_part(self._key, self._at, stop)
-        return found if found is not None else os.pread(self._real.at(self._at), max(0, stop - self._at), self._at)
+        pieces = []
+        for number in range(self._at // BLOCK_BYTES, -(-stop // BLOCK_BYTES)):
+            first = number * BLOCK_BYTES
+            begin, end = max(self._at, first) - first, min(stop - first, BLOCK_BYTES)
+            block = self._block(number)
+            if block is None:
+                pieces.append(os.pread(self._real.at(first + begin), max(0, end - begin), first + begin))
+            else:
+                pieces.append(block if end - begin == len(block) else block[begin:end])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _block(self, number: int) -> bytes | None:
+        """The one that was looked at last is kept: it need not be checked for each few bytes of it."""
+        if number != self._last[0]:
+            self._last = number, self._cache.get_block(self._key, number)
+        return self._last[1]
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """Go to a place."""

@@ -5,9 +5,9 @@
     FOLDER/DIGEST/claims         who reads what right now
     FOLDER/DIGEST/jobs/*         one file for each job that uses it, locked for as long as it lives; its budget is in it
 
-FOLDER is on tmpfs unless the user names another, and everything in it is its owner's alone. Whether a job lives is what the
-kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a whole, the one that was
-used longest ago first, when another needs the memory.
+FOLDER is the user's home (see `own`), or in a place that the user names. All in it is its owner's alone. Whether a job
+lives is what the kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a whole,
+the one that was used longest ago first, when another needs the memory.
 """
 
 import contextlib
@@ -15,23 +15,26 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stoker import own
 from stoker.cache import store
-from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreFullError, StoreStats
+from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreDamagedError, StoreFullError, StoreStats
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
-from stoker.memory import check_alone, file_system, headroom_bytes
+from stoker.memory import file_system, headroom_bytes
 from stoker.units import format_bytes
 
-_TMPFS = Path("/dev/shm")
 _LOOK_AGAIN_S = 5.0
+_DIGEST = re.compile("[0-9a-f]{32}")
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,17 @@ class Found:
     """How many jobs use it now."""
     used_at: float
     """When a job last came to it, in seconds since 1970."""
+    is_private: bool
+    """Whether it is of no use when its job has ended."""
 
 
 class Membership:
     """A job's use of a cache. It ends with the process that joined, or by `close`."""
 
-    def __init__(self, folder: Path, budget_bytes: int, *, is_private: bool) -> None:
+    def __init__(self, folder: Path, budget_bytes: int, *, is_private: bool, damage: str = "") -> None:
         self.folder = folder
+        self.damage = damage
+        """What was wrong with what was there before, if it was."""
         jobs = folder / "jobs"
         token = secrets.token_hex(8)
         path, unseen = jobs / token, jobs / f".{token}"
@@ -129,8 +136,8 @@ class Shelf:
     """All caches in one folder."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        own = f"stoker-{os.getuid()}"
-        self.folder = _TMPFS / own if directory is None else Path(directory).resolve() / own
+        self.folder = own.home() if directory is None else Path(directory).resolve() / f"stoker-{os.getuid()}"
+        self._is_home = directory is None
 
     def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> Membership:
         """Use the cache of a name; make it if there is none. Raises OSError where that is not possible."""
@@ -139,24 +146,44 @@ class Shelf:
         CACHE.check()
         self._make()
         with self._locked():
-            folder = self.folder / hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+            folder = self.folder / _digest(name)
+            damage = self._distrust(folder)
             self._make_room(folder, budget_bytes)
             if not (folder / "about.json").exists():
                 (folder / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
                 (folder / "claims").touch(0o600)
-                about = {"version": 1, "name": name, "private": is_private, "boot": _boot()}
+                about = {"version": _VERSION, "name": name, "private": is_private, "boot": _boot()}
                 _write(folder / "about.new", json.dumps(about).encode())
                 (folder / "about.new").rename(folder / "about.json")
             os.utime(folder / "about.json")
             if not _live_budgets(folder / "jobs"):
                 _shrink(folder, budget_bytes)
-            return Membership(folder, budget_bytes, is_private=is_private)
+            return Membership(folder, budget_bytes, is_private=is_private, damage=damage)
+
+    def _distrust(self, folder: Path) -> str:
+        """Remove a cache that no job uses and that is not what was written; what is wrong with it."""
+        found = self._look_at(folder)
+        if found is None or found.jobs:
+            return ""
+        damage = ""
+        if not found.is_private:
+            try:
+                store.look_through(folder)
+                return ""
+            except StoreDamagedError as error:
+                damage = str(error)
+        elif found.name == folder.name or not (folder / "jobs").is_dir():
+            damage = f"the cache in {folder} is damaged: files of it are missing, or make no sense"
+        self._remove(found)
+        return damage
 
     def _make(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            self.folder.mkdir(mode=0o700, parents=True)
-        check_alone(self.folder)
+        if self._is_home:
+            self.folder = own.make_home()
+        else:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            own.make(self.folder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -181,7 +208,7 @@ class Shelf:
                 f"have room for {format_bytes(max(0, most))}. Ask for less, or for another folder (cache_dir)."
             )
         while budget_bytes > room and idle:
-            _remove(idle.pop(0).folder)
+            self._remove(idle.pop(0))
             room = self._room() + store.occupied_bytes(folder)
 
     def _room(self) -> int:
@@ -191,14 +218,17 @@ class Shelf:
             free = min(free, headroom_bytes() - RESERVE_BYTES)
         return free
 
-    def caches(self) -> list[Found]:
+    def caches(self, *, looks_inside: bool = True) -> list[Found]:
         """All of them, the one used last first. Private ones of jobs that were killed are removed instead."""
         if not self.folder.is_dir():
             return []
         self._make()
         with self._locked():
             self._sweep()
-            return sorted(self._found(), key=lambda found: -found.used_at)
+            caches = self._found()
+            if looks_inside:
+                caches = [replace(found, stats=_stats(found)) for found in caches]
+            return sorted(caches, key=lambda found: -found.used_at)
 
     def sweep(self) -> None:
         """Remove private caches of jobs that were killed."""
@@ -208,37 +238,57 @@ class Shelf:
                 self._sweep()
 
     def _sweep(self) -> None:
-        for jobs in self.folder.glob("*/jobs"):
-            with contextlib.suppress(OSError):
-                if not _live_budgets(jobs) and _about(jobs.parent)[1]:
-                    _remove(jobs.parent)
+        for found in self._found():
+            if found.is_private and not found.jobs:
+                self._remove(found)
 
     def _found(self) -> list[Found]:
-        found = []
-        for jobs in self.folder.glob("*/jobs"):
-            with contextlib.suppress(OSError):
-                folder, live = jobs.parent, len(_live_budgets(jobs))
-                found.append(Found(_about(folder)[0], folder, _stats(folder), live, _used_at(folder)))
-        return found
+        """All that is there, without a look inside: what another start of the host left may be anything."""
+        folders = [entry for entry in self.folder.iterdir() if _DIGEST.fullmatch(entry.name)]
+        return [found for found in map(self._look_at, folders) if found is not None]
+
+    def _look_at(self, folder: Path) -> Found | None:
+        try:
+            used_at = _used_at(folder)
+        except OSError:
+            return None
+        live = 0
+        name, is_private = _about(folder)
+        try:
+            live = len(_live_budgets(folder / "jobs"))
+        except OSError:  # half made, or half removed
+            is_private = True
+        return Found(name, folder, StoreStats(0, 0, store.occupied_bytes(folder)), live, used_at, is_private)
 
     def remove(self, found: Found) -> None:
         """Remove one. Jobs that use it go on from storage."""
         with self._locked():
-            _remove(found.folder)
+            self._remove(found)
+
+    def _remove(self, found: Found) -> None:
+        store.forget(found.folder)
+        with contextlib.suppress(OSError):
+            (found.folder / "about.json").unlink()
+        if found.folder.is_dir() and not found.folder.is_symlink():
+            shutil.rmtree(found.folder, ignore_errors=True)
+        else:
+            found.folder.unlink(missing_ok=True)
 
 
-def _remove(folder: Path) -> None:
-    store.forget(folder)
-    (folder / "about.json").unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+def _digest(name: str) -> str:
+    """The folder's name: another one for each format, as jobs of several versions may run at once."""
+    return hashlib.blake2b(os.fsencode(name), digest_size=16, salt=bytes([_VERSION])).hexdigest()
 
 
-def _stats(folder: Path) -> StoreStats:
+def _stats(found: Found) -> StoreStats:
     """What is in a cache; of one that is damaged, or was never used, only what it occupies."""
-    if (folder / "data.mdb").exists():
-        with contextlib.suppress(OSError), store.visiting(folder) as opened:
-            return opened.stats()
-    return StoreStats(0, 0, store.occupied_bytes(folder))
+    if (found.folder / "data.mdb").exists():
+        with contextlib.suppress(OSError):
+            if not found.jobs:
+                return store.look_through(found.folder)
+            with store.visiting(found.folder) as opened:
+                return opened.stats()
+    return found.stats
 
 
 def _shrink(folder: Path, budget_bytes: int) -> None:
@@ -259,15 +309,16 @@ def _about(folder: Path) -> tuple[str, bool]:
     """What is cached in a folder, and whether it is of no use to another job."""
     try:
         document = json.loads(_read(folder / "about.json"))
+        is_same = document["version"] == _VERSION
         # What was not synced before the host went down may be anything.
-        return document["name"], document["private"] or document["boot"] != _boot()
+        return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != _boot()
     except (OSError, ValueError, KeyError, TypeError):  # half made, half removed, or of another version
         return folder.name, True
 
 
 def _used_at(folder: Path) -> float:
     about = folder / "about.json"
-    return (about if about.exists() else folder).stat().st_mtime
+    return (about if about.exists() else folder).lstat().st_mtime
 
 
 def _boot() -> str:

@@ -3,7 +3,8 @@
 A store is a folder with an LMDB environment in it. Every process opens its own, after a fork too: a process's transactions
 mean nothing in its children. Writes are transactions in which the sum of all payloads stands beside them, so that neither
 a kill nor a full file system can part the two. Nothing is synced: what a crash of the host leaves of memory is nothing.
-All that can go wrong is an OSError.
+Every payload has checksums beside it, which do not count. All that can go wrong with a store is an OSError; with one item
+of it, ItemDamagedError.
 """
 
 import contextlib
@@ -19,7 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stoker import checksum
+from stoker.cache import pages
 from stoker.cache.claims import Claims
+from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
 from stoker.memory import file_system, headroom_bytes
 from stoker.source.reading import Bytes
@@ -52,6 +56,10 @@ class StoreBusyError(Exception):
     """Another process has been writing for too long."""
 
 
+class StoreDamagedError(OSError):
+    """The store is not what was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """What is in a store."""
@@ -78,44 +86,73 @@ class Store:
         self._is_memory = file_system(folder) in ("tmpfs", "ramfs")
         self._paused_until = 0.0
         _allocate(folder / "lock.mdb", READERS * _READER_BYTES + 8192)
-        self._environment = _opened_environment(folder)
         self._writing = Claims(folder / "claims")
+        if self._file.exists():
+            self._check_length()
+        self._environment = _opened_environment(folder)
         self._inode = self._file.stat().st_ino
+        self._descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
+        self._length = -1
 
     def get(self, key: bytes) -> bytes | None:
         """The payload under a key, version included."""
-        try:
-            with self.lock, self._environment.begin() as transaction:
-                found: bytes | None = transaction.get(key)
-                return found
-        except lmdb.Error as error:
-            raise _failure(self.folder, error) from error
-
-    def get_part(self, key: bytes, start: int, stop: int) -> bytes | None:
-        """Some bytes of a payload."""
+        self._check_file()
         try:
             with self.lock, self._environment.begin(buffers=True) as transaction:
                 found = transaction.get(key)
-                return None if found is None else bytes(found[start:stop])
+                return None if found is None else unseal(key, found)
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
+
+    def get_block(self, key: bytes, number: int) -> bytes | None:
+        """One block of a payload: bytes from `number * BLOCK_BYTES` on."""
+        self._check_file()
+        try:
+            with self.lock, self._environment.begin(buffers=True) as transaction:
+                found = transaction.get(key)
+                return None if found is None else unseal_block(key, found, number)
         except lmdb.Error as error:
             raise _failure(self.folder, error) from error
 
     def size(self, key: bytes) -> int | None:
         """How many bytes there are under a key."""
+        self._check_file()
         try:
             with self.lock, self._environment.begin(buffers=True) as transaction:
                 found = transaction.get(key)
-                return None if found is None else len(found)
+                return None if found is None else payload_bytes(len(found))
         except lmdb.Error as error:
             raise _failure(self.folder, error) from error
 
     def payload_bytes(self) -> int:
         """The sum of all payloads."""
+        self._check_file()
         try:
             with self.lock, self._environment.begin() as transaction:
                 return _used(transaction)
         except lmdb.Error as error:
             raise _failure(self.folder, error) from error
+
+    def _check_file(self) -> None:
+        """LMDB maps the file: whoever looks at what was cut off is ended by the kernel. It grows with what is put there."""
+        if self._descriptor < 0:
+            raise FileNotFoundError(self.folder)
+        found = os.fstat(self._descriptor)
+        if found.st_nlink == 0:
+            raise FileNotFoundError(self.folder)
+        if found.st_size != self._length:
+            self._check_length()
+            self._length = found.st_size
+
+    def _check_length(self) -> None:
+        if pages.is_long_enough(self._file):
+            return
+        is_ours = self._writing.wait(_WRITER)  # nobody may write while one looks
+        try:
+            look_through(self.folder)
+        finally:
+            if is_ours:
+                self._writing.release([_WRITER])
 
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
         """Keep items that fit, in their order; how many are kept. What is evicted goes first, older versions too.
@@ -128,6 +165,7 @@ class Store:
             self._look_for_room(sum(len(payload) for _, payload in items))
         if time.monotonic() < self._paused_until:
             return 0
+        self._check_file()
         with self.lock:
             if not self._writing.wait(_WRITER):
                 self._paused_until = time.monotonic() + _PAUSE_S
@@ -148,8 +186,9 @@ class Store:
                     used -= _delete_any(transaction, used - budget_bytes)
                 for key, payload in items:
                     used -= _delete_versions(transaction, key[:KEY_BYTES], key)
-                    if used + len(payload) <= budget_bytes and transaction.put(key, payload, overwrite=False):
-                        used += len(payload)
+                    size = len(payload)
+                    if used + size <= budget_bytes and transaction.put(key, seal(key, payload), overwrite=False):
+                        used += size
                         kept += 1
                 if used != before or kept:
                     transaction.put(_USED, _NUMBER.pack(used))
@@ -216,6 +255,9 @@ class Store:
         with self.lock:
             self._environment.close()
             self._writing.close()
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def occupied_bytes(folder: Path) -> int:
@@ -226,10 +268,40 @@ def occupied_bytes(folder: Path) -> int:
         return 0
 
 
+def look_through(folder: Path) -> StoreStats:
+    """What is in a store that nobody writes to, found out without LMDB. Raises StoreDamagedError if it cannot be used."""
+    try:
+        inside = pages.look_through(folder / "data.mdb", _USED)
+    except FileNotFoundError:
+        if (folder / "lock.mdb").exists():  # which is made with it
+            raise StoreDamagedError(f"the cache in {folder} is damaged: data.mdb is missing") from None
+        return StoreStats(0, 0, 0)
+    except (pages.DamagedError, OSError) as error:
+        raise StoreDamagedError(f"the cache in {folder} is damaged: {error}") from error
+    used = sum(map(payload_bytes, inside.sizes.tolist()))
+    if (inside.set_aside or _NUMBER.pack(0)) != _NUMBER.pack(used):
+        raise StoreDamagedError(f"the cache in {folder} is damaged: its items do not have the size that it says")
+    return StoreStats(len(inside.sizes), used, occupied_bytes(folder))
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with a store that others may use, in words; "" if nothing is."""
+    writing = Claims(folder / "claims")
+    try:
+        writing.wait(_WRITER)  # nobody may write while one looks
+        look_through(folder)
+    except StoreDamagedError as error:
+        return str(error)
+    finally:
+        writing.close()
+    return ""
+
+
 def _load() -> None:
     global lmdb
     if lmdb is None:
         CACHE.check()
+        checksum.load()
         lmdb = importlib.import_module("lmdb")
 
 
@@ -284,7 +356,7 @@ def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
             if cursor.key() == but:
                 found = cursor.next()
                 continue
-            freed += len(cursor.value())
+            freed += payload_bytes(len(cursor.value()))
             found = cursor.delete()
     return freed
 
@@ -298,7 +370,7 @@ def _delete_any(transaction: Any, size: int) -> int:
             if cursor.key() == _USED:
                 found = cursor.next()
                 continue
-            freed += len(cursor.value())
+            freed += payload_bytes(len(cursor.value()))
             count += 1
             found = cursor.delete()
     return freed

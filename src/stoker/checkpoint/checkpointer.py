@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stoker.checkpoint.copying import Copier, Updates
-from stoker.checkpoint.files import Directory
+from stoker.checkpoint.files import NONSENSE, Directory
 from stoker.checkpoint.frequency import Costs, Pace, choose, profiled_iterations
 from stoker.checkpoint.ranks import ranks_here
 from stoker.checkpoint.restoring import left_elsewhere, newest_whole
@@ -149,9 +149,13 @@ class Checkpointer:
             )
 
     def _go_on_from(self, extra: Any) -> None:
-        if self._ranks.rank < len(extra["generators"]):  # or else there were fewer processes then
-            set_generators(extra["generators"][self._ranks.rank])
-        policy = self._ranks.exchange(extra["policy"])[0]  # each node has saved its own
+        try:
+            if self._ranks.rank < len(extra["generators"]):  # or else there were fewer processes then
+                set_generators(extra["generators"][self._ranks.rank])
+            own = {name: extra["policy"][name] for name in ("planned", "budget", "interval", "mode")}
+        except (*NONSENSE, RuntimeError) as error:
+            raise CheckpointError(f"what was saved beside the states makes no sense ({error!r})") from error
+        policy = self._ranks.exchange(own)[0]  # each node has saved its own
         if self._pace.fixed is None and policy["planned"] and policy["budget"] == self._pace.budget:
             self._pace.interval = policy["interval"]
             self._is_planned = True

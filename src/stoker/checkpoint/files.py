@@ -15,6 +15,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ ALIGNMENT = 64
 _PARTIAL = ".partial"
 _NAME = re.compile(r"(\d{10,})-[0-9a-f]{8}\.json")
 _CHUNK = 16 << 20
+_LONGEST_MANIFEST = 1 << 30
+
+NONSENSE = (TypeError, KeyError, ValueError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What Python raises while it reads a document that we have not written, though its checksum is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +94,24 @@ def of_text(text: bytes) -> Manifest:
     body, _, rest = text.partition(b"\n")
     if rest != b"crc32 %08x\n" % zlib.crc32(body):
         raise Damaged("its manifest is damaged")
-    read = json.loads(body)
-    if read["version"] > VERSION:
-        raise CheckpointError(
-            f"it was written by a newer stoker (version {read['version']} of the format; this one knows {VERSION}): upgrade"
-        )
-    pieces = tuple(Piece(*piece) for piece in read["pieces"])
-    return Manifest(read["step"], read["kept"], pieces, read["document"])
+    try:
+        read = json.loads(body)
+        version, step, kept, pieces = (read[name] for name in ("version", "step", "kept", "pieces"))
+        if _is_count(version) and version > VERSION:
+            raise CheckpointError(
+                f"it was written by a newer stoker (version {version} of the format; this one knows {VERSION}): upgrade"
+            )
+        if not _is_count(version) or not _is_count(step) or type(kept) is not bool:
+            raise Damaged("its manifest makes no sense")
+        if any(len(piece) != 3 or not all(map(_is_count, piece)) for piece in pieces):
+            raise Damaged("its manifest makes no sense")
+        return Manifest(step, kept, tuple(Piece(*piece) for piece in pieces), read["document"])
+    except NONSENSE as error:
+        raise Damaged(f"its manifest makes no sense ({type(error).__name__}: {error})") from error
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 class Directory:
@@ -151,7 +167,12 @@ class Directory:
     def manifest(self, name: str) -> Manifest:
         """The manifest of a checkpoint, or Damaged."""
         try:
-            return of_text((self.path / f"{name}.json").read_bytes())
+            descriptor = os.open(self.path / f"{name}.json", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                if not stat.S_ISREG(status.st_mode) or status.st_size > _LONGEST_MANIFEST:
+                    raise Damaged(f"its manifest has {status.st_size:,} bytes")
+                return of_text(file.read())
         except OSError as error:
             raise Damaged(f"its manifest cannot be read ({error.strerror})") from error
 
@@ -174,6 +195,10 @@ class Directory:
                 length = os.fstat(file.fileno()).st_size
                 if length != manifest.data_bytes:
                     raise Damaged(f"its data has {length:,} bytes instead of {manifest.data_bytes:,}")
+                if any(one.offset + one.length != next_.offset for one, next_ in itertools.pairwise(manifest.pieces)):
+                    raise Damaged("its pieces do not lie one after the other")
+                if keep:
+                    _check_memory(length)
                 for number, piece in enumerate(manifest.pieces):
                     content = bytearray(piece.length if keep else min(piece.length, _CHUNK))
                     checksum = start = 0
@@ -216,6 +241,14 @@ class Directory:
             manifest = entry.removesuffix(_PARTIAL).replace(".data", ".json")
             if _NAME.fullmatch(manifest) and (entry.endswith(_PARTIAL) or manifest not in entries):
                 self.disk.unlink(self.path / entry)
+
+
+def _check_memory(length: int) -> None:
+    from stoker.memory import headroom_bytes  # not in the process that writes, which has no NumPy
+
+    room = max(0, headroom_bytes())
+    if length > room:
+        raise CheckpointError(f"it has {length:,} bytes, and memory has room for {room:,}: free some memory")
 
 
 def _chunks(content: memoryview, bounds: Sequence[int], checksums: list[int]) -> Iterator[memoryview]:

@@ -82,20 +82,22 @@ def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
     os.nice(_LOWEST_PRIORITY)  # the training loop's cores are the loop's
     path = Path(directory)
     channel = socket.socket(fileno=line)
-    waits = select.poll()
-    waits.register(channel, select.POLLIN)
-    waits.register(os.pidfd_open(owner), select.POLLIN)
-    while take_lock(path, owner) is None:
-        holder = (path / LOCK).read_text()
-        _tell(channel, {"waiting": holder})
-        # The holder's end cannot be waited for by its lock alone without being deaf to our own training process.
-        if any(descriptor != channel.fileno() or _is_closed(channel) for descriptor, _ in waits.poll(50)):
-            return
+    waits = _Waits(channel, owner)
+    try:
+        while take_lock(path, owner) is None:
+            holder = (path / LOCK).read_text()
+            _tell(channel, {"waiting": holder})
+            # The holder's end cannot be waited for by its lock alone without being deaf to our own training process.
+            if waits.is_trainer_gone(50):
+                return
+    except OSError as error:
+        _tell(channel, {"why": str(error)})
+        return
     _tell(channel, {"ready": os.getpid()})
     persister = Persister(Directory(path), memory, keep)
     text = b""
     while True:
-        waits.poll()
+        waits.until_something_happens()
         part = _receive(channel)
         if not part:
             return  # the training process has closed its end, or is gone
@@ -103,6 +105,35 @@ def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
         *lines, text = text.split(b"\n")
         for asked in lines:
             _tell(channel, persister.carry_out(json.loads(asked)))
+
+
+class _Waits:
+    """Waits for the training process: for what it says, and for its end, however it ends.
+
+    The line alone would not tell of its end: processes that it forked have the line, too. Where the kernel gives no
+    descriptor of a process (a seccomp filter, perhaps), one looks twice a second whether it is still this one's parent.
+    """
+
+    def __init__(self, channel: socket.socket, owner: int) -> None:
+        self._channel, self._owner = channel, owner
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
+        self._is_told = False
+        with contextlib.suppress(OSError):  # it may be gone already
+            self._poll.register(os.pidfd_open(owner), select.POLLIN)
+            self._is_told = True
+
+    def is_trainer_gone(self, milliseconds: int) -> bool:
+        """Wait a little, unless it ends or closes the line."""
+        events = self._poll.poll(milliseconds)
+        if any(descriptor != self._channel.fileno() or _is_closed(self._channel) for descriptor, _ in events):
+            return True
+        return not self._is_told and os.getppid() != self._owner
+
+    def until_something_happens(self) -> None:
+        """Wait until the training process has said something, or is gone."""
+        while not self._poll.poll(None if self._is_told else 500) and os.getppid() == self._owner:
+            pass
 
 
 def _is_closed(channel: socket.socket) -> bool:

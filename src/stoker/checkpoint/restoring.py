@@ -22,7 +22,10 @@ class Found:
 
     def load_into(self, stateful: dict[str, Any]) -> Any:
         """Give everything its state; what was saved beside that. CheckpointError if something does not fit."""
-        states, extra = state_of(self.manifest.document, self.contents)
+        try:
+            states, extra = state_of(self.manifest.document, self.contents)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.path}: {error}") from error
         check_fits(stateful, states, f"{self.path}")
         for key in loading_order(stateful):
             try:

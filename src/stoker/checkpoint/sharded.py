@@ -200,7 +200,10 @@ class ShardedCheckpoints:
         manifest = self._directory.manifest(name)
         if not isinstance(manifest.document, dict) or "files" not in manifest.document:
             raise CheckpointError("it is no checkpoint of sharded state: use another directory for these")
-        return manifest, list(zip(manifest.document["files"], manifest.pieces, strict=True))
+        files = manifest.document["files"]
+        if not isinstance(files, list) or len(files) != len(manifest.pieces) or not all(map(_is_plain_name, files)):
+            raise Damaged("its manifest makes no sense")
+        return manifest, list(zip(files, manifest.pieces, strict=True))
 
     def _read(self, folder: Path, state: dict[str, Any]) -> None:
         with _silent_about_being_alone():
@@ -230,6 +233,10 @@ class ShardedCheckpoints:
             return all((self._path / name / file).stat().st_size == piece.length for file, piece in files)
         except (CheckpointError, OSError):
             return False
+
+
+def _is_plain_name(name: Any) -> bool:
+    return isinstance(name, str) and name not in ("", ".", "..") and not {"/", "\0"} & set(name)
 
 
 def _checksum(file: Any) -> int:

@@ -7,6 +7,7 @@ Everything else (BatchNorm's statistics, moving averages, generators, schedulers
 
 import base64
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from stoker.checkpoint.files import NONSENSE
 from stoker.checkpoint.tree import decode, encode
 from stoker.errors import CheckpointError
 
@@ -170,6 +172,8 @@ class Pieces:
         if kind == "device":
             return torch.device(described["name"])
         number, shape = described["piece"], described["shape"]
+        if any(type(size) is not int or size < 0 for size in (number, *shape)):
+            raise ValueError(f"a piece {number!r} of shape {shape!r}")
         if kind == "tensor":
             stride = described.get("stride")
             key = number, described["dtype"], *shape, stride and tuple(stride)  # a tensor and its transpose share a piece
@@ -177,26 +181,33 @@ class Pieces:
                 self._made[key] = self._tensor(self.contents[number], _DTYPES[described["dtype"]], shape, stride)
             return self._made[key]
         dtype = np.dtype(described["dtype"])
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         array = np.frombuffer(self.contents[number], dtype, count).reshape(shape).copy()
         return array if kind == "array" else array[()]
 
     @staticmethod
     def _tensor(content: bytearray, dtype: torch.dtype, shape: list[int], stride: list[int] | None) -> torch.Tensor:
-        if not content:
+        count = math.prod(shape)
+        if count * dtype.itemsize > len(content):  # before any memory is asked for
+            raise ValueError(f"a tensor of {count:,} numbers in {len(content):,} bytes")
+        if not count:
             return torch.empty(shape, dtype=dtype)
-        count = int(np.prod(shape, dtype=np.int64))
         flat = torch.frombuffer(content, dtype=dtype, count=count).clone()
         if stride is None:
             return flat.view(shape)
+        if sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) != count - 1:
+            raise ValueError(f"strides {stride} for a shape {shape}")
         return torch.empty_strided(shape, stride, dtype=dtype).copy_(flat.as_strided(shape, stride))
 
 
 def state_of(document: Any, contents: list[bytearray]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The states by name and the extra values in a checkpoint."""
     pieces = Pieces(contents)
-    states = {name: decode(tree, pieces.leaf) for name, tree in document["stateful"].items()}
-    return states, decode(document["extra"], pieces.leaf)
+    try:
+        states = {name: decode(tree, pieces.leaf) for name, tree in document["stateful"].items()}
+        return states, decode(document["extra"], pieces.leaf)
+    except (*NONSENSE, RuntimeError) as error:
+        raise CheckpointError(f"its document makes no sense ({type(error).__name__}: {error})") from error
 
 
 def check_fits(stateful: Mapping[str, Any], states: Mapping[str, Any], where: str) -> None:
@@ -207,6 +218,8 @@ def check_fits(stateful: Mapping[str, Any], states: Mapping[str, Any], where: st
             "it belongs to another run. Use its arguments, or another directory."
         )
     for name, part in stateful.items():
+        if isinstance(part, (torch.nn.Module, torch.optim.Optimizer)) and not isinstance(states[name], Mapping):
+            raise CheckpointError(f"{where} belongs to another run: the state of {name} is a {type(states[name]).__name__}")
         if isinstance(part, torch.nn.Module):
             difference = _difference(part.state_dict(), states[name])
             if difference:
@@ -233,7 +246,10 @@ def loading_order(stateful: Mapping[str, Any]) -> list[str]:
 
 
 def _groups(state: Mapping[str, Any]) -> list[int]:
-    return [len(group["params"]) for group in state["param_groups"]]
+    try:
+        return [len(group["params"]) for group in state["param_groups"]]
+    except NONSENSE:
+        return []
 
 
 def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:

@@ -69,6 +69,8 @@ class Writer:
             if "ready" in report:
                 self.waits_for = None
                 return
+            if "why" in report:
+                raise CheckpointError(f"{self.directory} cannot be used: {report['why']}")
             holder = json.loads(report["waiting"] or "{}")
             if holder and holder != self.waits_for:
                 self.waits_for = holder

@@ -34,8 +34,9 @@ def run(options: argparse.Namespace) -> int:
     if options.dir is not None and not Path(options.dir).is_dir():
         raise CommandError(f"there is no directory {options.dir}")
     shelf = Shelf(options.dir)
-    caches = shelf.caches()
-    return _list(caches, options) if options.action == "ls" else _clear(shelf, caches, options)
+    if options.action == "ls":
+        return _list(shelf.caches(), options)
+    return _clear(shelf, shelf.caches(looks_inside=False), options)
 
 
 def _list(caches: list[Found], options: argparse.Namespace) -> int:

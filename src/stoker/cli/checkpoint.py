@@ -89,6 +89,8 @@ def _export(directory: Directory, names: list[str], options: argparse.Namespace)
 
 
 def _check_part(manifest: Manifest, part: str | None) -> None:
-    parts = manifest.document["stateful"]
+    parts = manifest.document.get("stateful") if isinstance(manifest.document, dict) else None
+    if not isinstance(parts, dict):
+        raise CommandError("it has no states in it: those of sharded runs are for torch.distributed.checkpoint")
     if part is not None and part not in parts:
         raise CommandError(f"there is no part {part!r}: it has {', '.join(parts)}")

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import http.server
 import ipaddress
+import math
 import os
 import select
 import signal
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import stoker
 from stoker.cli.top import look_at_groups
@@ -25,6 +27,7 @@ from stoker.live import folder
 from stoker.live.exposition import CONTENT_TYPE, expose
 
 _LOOPBACK = "127.0.0.1"
+_PATIENCE_S = 5.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +122,6 @@ def _address(text: str, *, is_public: bool) -> tuple[str, int]:
 class _Metrics(http.server.BaseHTTPRequestHandler):
     """Answers /metrics."""
 
-    timeout = 5.0
     server_version, sys_version = "stoker", ""
 
     def do_GET(self) -> None:
@@ -143,7 +145,38 @@ class _Metrics(http.server.BaseHTTPRequestHandler):
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = False  # they are waited for; each ends within its timeout
+    """Has a deadline for each request as a whole: a client that sends or takes a byte now and then holds nobody up."""
+
+    daemon_threads = False  # they are waited for
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._served: dict[socket.socket, float] = {}
+        self._serving = threading.Lock()
+        super().__init__(address, _Metrics)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Note when it has to be done."""
+        with self._serving:
+            self._served[request] = time.monotonic() + _PATIENCE_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It is done."""
+        with self._serving:
+            self._served.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Several times a second: end what has taken too long."""
+        self.cut_off(time.monotonic())
+
+    def cut_off(self, now: float) -> None:
+        """Whoever reads from or writes to a client whose time is over goes on at once, and finds that it has gone."""
+        with self._serving:
+            for request, deadline in self._served.items():
+                if deadline <= now:
+                    with contextlib.suppress(OSError):
+                        request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
         """Without asking the name service who we are."""
@@ -157,7 +190,7 @@ class _Server(http.server.ThreadingHTTPServer):
 def _serve(host: str, port: int) -> int:
     _Server.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        server = _Server((host, port), _Metrics)
+        server = _Server((host, port))
     except OSError as error:
         raise CommandError(f"cannot listen on {host}:{port}: {error}") from error
     with server, _asked_to_end() as is_asked:
@@ -168,4 +201,5 @@ def _serve(host: str, port: int) -> int:
         is_asked(None)
         server.shutdown()
         thread.join()
+        server.cut_off(math.inf)
     return 0

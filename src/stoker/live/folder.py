@@ -1,6 +1,6 @@
 """Where the loaders of a user on a host publish: a file for each, locked for as long as its process lives.
 
-    /dev/shm/stoker-UID/loaders/TOKEN
+    HOME/loaders/TOKEN         HOME: see `own`
 
 Everything there is its owner's alone, and a folder that is not is refused. A record is dead when its lock is free, or when
 its process is gone though a child still holds the lock that it inherited. The dead are swept by whoever comes next.
@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from stoker import own
 from stoker.live import process
 from stoker.live.record import SIZE, Facts, Read, Record, Seen, facts_bytes, read_facts, read_record
-from stoker.memory import check_alone
 
-_TMPFS = Path("/dev/shm")
 _SWEEP_EVERY_S = 60.0
 _HALF_MADE_S = 60.0
 """A file that is not locked yet belongs to somebody who is just making it, unless it is older than this."""
@@ -34,26 +33,24 @@ def place() -> Path | None:
         return None
     if chosen not in ("", "1"):
         return Path(chosen).absolute() / "loaders"
-    return _TMPFS / f"stoker-{os.getuid()}" / "loaders"
+    return own.home() / "loaders"
 
 
 def check(folder: Path) -> None:
     """Refuse a folder that others may see or change, or the one above it."""
     for one in (folder.parent, folder):
-        check_alone(one)
+        own.check(one)
 
 
 def publish(facts: Facts) -> Record | None:
     """A new record, or None where there is no place for one: a loader does without."""
     global _swept_at
-    folder = place()
-    if folder is None:
-        return None
     try:
+        folder = place()
+        if folder is None:
+            return None
         for one in (folder.parent, folder):
-            with contextlib.suppress(FileExistsError):
-                one.mkdir(mode=0o700)
-        check(folder)
+            own.make(one)
         if time.monotonic() - _swept_at > _SWEEP_EVERY_S:
             _swept_at = time.monotonic()
             for _ in _living(folder):
@@ -82,7 +79,7 @@ def _create(folder: Path, facts: Facts) -> Record:
 
 def loaders() -> dict[str, Seen]:
     """What the loaders of this user on this host have published, by their tokens. Files of the dead are swept."""
-    folder = place() or _TMPFS / f"stoker-{os.getuid()}" / "loaders"
+    folder = place() or own.home() / "loaders"
     if not folder.is_dir():
         return {}
     check(folder)

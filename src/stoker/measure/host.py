@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from stoker.errors import ResourceError
 from stoker.memory import Memory, file_system, headroom_bytes
 
 GIB = 1 << 30
@@ -140,7 +141,7 @@ def _anonymous_memory() -> Finding:
         "shared memory",
         lambda: Memory(1 << 50).close(),
         "anonymous, not bound by /dev/shm",
-        "memfd_create is refused: allow it in the seccomp profile of the container, or set STOKER_DISABLE=1.",
+        "Workers that are processes, groups and checkpoints need it.",
     )
 
 
@@ -149,10 +150,12 @@ def _dev_shm() -> Finding:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:
         return Finding("/dev/shm", "missing", "torch's own queues and collectives need it: mount a tmpfs there.")
+    if not os.access("/dev/shm", os.W_OK):
+        return Finding("/dev/shm", "cannot be written", "Caches (but for cache_dir=), groups and `stoker top` need it.")
     if free < MIB:
-        return Finding("/dev/shm", f"{free:,} bytes free", "Loaders with workers, and groups, need a megabyte of it.")
+        return Finding("/dev/shm", f"{free:,} bytes free", "Groups, caches and `stoker top` need a megabyte or more.")
     advice = "" if free >= GIB else "Enough for Stoker; torch's own loader wants more (`docker run --shm-size=8g`)."
-    return Finding("/dev/shm", f"{free / GIB:.1f} GiB free", advice)
+    return Finding("/dev/shm", f"{free / GIB:.2g} GiB free", advice)
 
 
 def _descriptors() -> Finding:
@@ -178,6 +181,6 @@ def _start_methods() -> Finding:
 def _attempt(topic: str, act: Callable[[], None], works: str, advice: str) -> Finding:
     try:
         act()
-    except (OSError, AttributeError) as error:
+    except (OSError, AttributeError, ResourceError) as error:
         return Finding(topic, f"not available ({error})", advice)
     return Finding(topic, works)

@@ -128,7 +128,10 @@ def unpack(stream: bytes | Piece, pieces: Iterable[Piece], slot: Bytes) -> Any:
 
 
 def _reduce_array(array: Any) -> Any:
-    """As NumPy does; but what arrives can be written, as everything that was pickled can."""
+    """As NumPy does; but what arrives can be written, and has this host's byte order, as by the pickle that queues use."""
+    dtype = array.dtype
+    if not dtype.isnative and dtype.names is None and pickle.DEFAULT_PROTOCOL < 5:
+        array = array.astype(dtype.newbyteorder("="))
     return (array if array.flags.writeable else array.copy()).__reduce_ex__(5)
 
 

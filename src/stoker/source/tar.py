@@ -2,7 +2,8 @@
 
 A sample is one range of bytes of its shard, so one `pread` fetches it: the headers and contents of its members as they lie
 there (`members` takes them apart without a copy), or the content of one member alone. Offsets count only for the very shard
-they were made for: a shard that changes while it is open is an error, never wrong bytes.
+they were made for: a shard that changes while it is open is an error, never wrong bytes. One that was copied over itself or
+renamed is compared with its index before it is read on.
 """
 
 import bisect
@@ -44,6 +45,7 @@ class TarShards:
         indices = [index_of(path) for path in self.paths]
         ranges = [_ranges(path, index, self.member) for path, index in zip(self.paths, indices, strict=True)]
         self._stamps = [index.stamp for index in indices]
+        self._digests = [index.digest for index in indices]
         self._firsts = list(itertools.accumulate(map(len, indices), initial=0))
         self._offsets = np.concatenate([offsets for offsets, _ in ranges])
         self._lengths = np.concatenate([lengths for _, lengths in ranges])
@@ -60,8 +62,8 @@ class TarShards:
         """The name of a sample: that of its members up to the first dot."""
         checked((number,), len(self))
         shard = self._shard(number)
-        index = _index(self.paths[shard], self._stamps[shard])
-        if index.stamp != self._stamps[shard]:
+        index = _index(self.paths[shard], Stamp.of(os.stat(self.paths[shard])))
+        if index.digest != self._digests[shard]:
             raise self._changed(shard)
         return index.name(number - self._firsts[shard])
 
@@ -125,7 +127,10 @@ class TarShards:
             descriptor = descriptors.get(path)
             if Stamp.of(os.fstat(descriptor.number)) != self._stamps[shard]:
                 descriptors.forget(path)
-                return None
+                descriptor = descriptors.get(path)  # as it is now, if another has taken its place
+                if not self._adopt(shard, Stamp.of(os.fstat(descriptor.number))):
+                    descriptors.forget(path)
+                    return None
             content = read_range(descriptor.number, offset, length)
             if len(content) < length:
                 raise OSError(errno.EIO, "it ends early")
@@ -133,6 +138,16 @@ class TarShards:
             descriptors.forget(path)
             raise
         return content
+
+    def _adopt(self, shard: int, stamp: Stamp) -> bool:
+        """Whether a shard that has been touched has everything where it was."""
+        if not stamp.may_be(self._stamps[shard]):
+            return False
+        index = index_of(self.paths[shard])
+        if index.stamp != stamp or index.digest != self._digests[shard]:
+            return False
+        self._stamps[shard] = stamp
+        return True
 
     def _changed(self, shard: int) -> SourceError:
         return SourceError(f"the shard {self.paths[shard]} was changed since it was opened: open the source anew")

@@ -2,12 +2,14 @@
 
     SHARD.tar.stoker-index     or, where that folder cannot be written, in the user's cache folder, by a digest of its path
 
-    header      what it is, size and modification time of the shard, the counts, a checksum of the rest
+    header      what it is, the state of the shard, a digest of its headers, the counts, a checksum of the rest
     numbers     int64: starts, ends, firsts, name bounds (samples); offsets, lengths, kinds (members)
     text        the names of the samples, one after the other, then the kinds, with a zero byte between two
 
-An index that is damaged, or belongs to another state of the shard, is made anew. It is written under another name, then
-renamed.
+An index that is damaged, or belongs to another state of the shard, is made anew. A shard of the same size and modification
+time may be a copy that came with its index, or another shard (`cp -p`, `rsync -t`): where inode or change time differ, all
+bytes that are not content of samples are compared by their digest, and the index is adopted if they are the same. It is
+written under another name, then renamed.
 """
 
 import contextlib
@@ -16,11 +18,12 @@ import itertools
 import os
 import re
 import secrets
+import stat
 import struct
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, NamedTuple
 
@@ -28,14 +31,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ConfigError, SourceError
+from stoker.source.files import read_range
 from stoker.source.reading import retried
 
 Numbers = NDArray[np.int64]
 
 SUFFIX = ".stoker-index"
 BLOCK = 512
-_MAGIC = b"stoker tar 1\n"
-_HEADER = struct.Struct("<16sqqqqqq")
+_MAGIC = b"stoker tar 2\n"
+_HEADER = struct.Struct("<16sqqQq16sqqqI")
+_TRIES = 3
+_COLUMNS = 7
+_DIGEST = 16
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 _COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
 _DAMAGE = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError)
@@ -46,11 +53,17 @@ class Stamp(NamedTuple):
 
     size: int
     mtime_ns: int
+    inode: int
+    ctime_ns: int
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Stamp":
         """As the file system tells it."""
-        return cls(status.st_size, status.st_mtime_ns)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+    def may_be(self, other: "Stamp") -> bool:
+        """Whether both may be of the same bytes: of a shard and its copy, or of one that was renamed or linked."""
+        return self[:2] == other[:2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +71,8 @@ class ShardIndex:
     """The samples of one shard, and their members."""
 
     stamp: Stamp
+    digest: bytes
+    """Of all bytes of the shard that are not content of samples: headers, and whatever else is packed."""
     extensions: tuple[str, ...]
     names: bytes
     starts: Numbers
@@ -105,10 +120,15 @@ def index_of(path: str) -> ShardIndex:
     stamp = Stamp.of(retried(partial(os.stat, path), path))
     for place in _places(path):
         with contextlib.suppress(OSError):
-            with open(place, "rb") as file:
-                stored = _of_bytes(file.read())
-            if stored is not None and stored.stamp == stamp:
+            stored = _read(place, stamp)
+            if stored is None:
+                continue
+            if stored.stamp == stamp:
                 return stored
+            adopted = _adopted(path, stored)
+            if adopted is not None:
+                _store(path, _to_bytes(adopted))
+                return adopted
     try:
         index = retried(partial(_make, path), path)
     except ConfigError:
@@ -119,20 +139,61 @@ def index_of(path: str) -> ShardIndex:
     return index
 
 
+def _read(place: str, stamp: Stamp) -> ShardIndex | None:
+    """A stored index, if it can be believed and may belong to a shard."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _longest(stamp.size):
+            return None
+        stored = _of_bytes(file.read())
+    return stored if stored is not None and stored.stamp.may_be(stamp) else None
+
+
+def _longest(size: int) -> int:
+    """No index of a shard can be longer: a member has a header of one block, and names lie in headers."""
+    return _HEADER.size + 8 * _COLUMNS * (size // BLOCK + 2) + size
+
+
+def _adopted(path: str, stored: ShardIndex) -> ShardIndex | None:
+    """The index for the shard as it is now, if all is where it says."""
+    with open(path, "rb") as file:
+        for _ in range(_TRIES):
+            stamp = Stamp.of(os.fstat(file.fileno()))
+            if not stored.stamp.may_be(stamp) or _digest(file.fileno(), stored) != stored.digest:
+                return None
+            if Stamp.of(os.fstat(file.fileno())) == stamp:
+                return replace(stored, stamp=stamp)
+    return None
+
+
+def _digest(descriptor: int, index: ShardIndex) -> bytes:
+    """Of all bytes that are not content of samples."""
+    digest = hashlib.blake2b(digest_size=_DIGEST)
+    begins = [0, *(index.offsets + index.lengths).tolist()]
+    ends = [*index.offsets.tolist(), index.stamp.size]
+    for begin, end in zip(begins, ends, strict=True):
+        digest.update(read_range(descriptor, begin, end - begin))
+    return digest.digest()
+
+
 def _make(path: str) -> ShardIndex:
     with open(path, "rb") as file:
-        stamp = Stamp.of(os.fstat(file.fileno()))
-        start = file.read(BLOCK)
-        for magic, command in _COMPRESSED.items():
-            if start.startswith(magic):
-                raise ConfigError(
-                    f"the shard {path} is compressed, so its samples have no place of their own: {command} it"
-                )
-        file.seek(0)
-        index = _indexed(path, stamp, file)
-        if Stamp.of(os.fstat(file.fileno())) != stamp:
-            raise tarfile.ReadError("it was changed while it was read")
-        return index
+        for _ in range(_TRIES):
+            file.seek(0)
+            stamp = Stamp.of(os.fstat(file.fileno()))
+            start = file.read(BLOCK)
+            for magic, command in _COMPRESSED.items():
+                if start.startswith(magic):
+                    raise ConfigError(
+                        f"the shard {path} is compressed, so its samples have no place of their own: {command} it"
+                    )
+            file.seek(0)
+            index = _indexed(path, stamp, file)
+            index = replace(index, digest=_digest(file.fileno(), index))
+            if Stamp.of(os.fstat(file.fileno())) == stamp:
+                return index
+    raise tarfile.ReadError("it was changed while it was read")
 
 
 def _indexed(path: str, stamp: Stamp, file: IO[bytes]) -> ShardIndex:
@@ -166,7 +227,7 @@ def _indexed(path: str, stamp: Stamp, file: IO[bytes]) -> ShardIndex:
     encoded = [name.encode("utf-8", "surrogateescape") for name in names]
     bounds = list(itertools.accumulate(map(len, encoded), initial=0))
     numbers = (starts, ends, [*firsts, len(members)], bounds, *zip(*members, strict=True))
-    return ShardIndex(stamp, tuple(extensions), b"".join(encoded), *(np.array(each, np.int64) for each in numbers))
+    return ShardIndex(stamp, b"", tuple(extensions), b"".join(encoded), *(np.array(each, np.int64) for each in numbers))
 
 
 def _members(path: str, file: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, tuple[str, str]]]:
@@ -206,23 +267,39 @@ def _to_bytes(index: ShardIndex) -> bytes:
     ).astype("<i8")
     text = index.names + "\0".join(index.extensions).encode("utf-8", "surrogateescape")
     body = numbers.tobytes() + text
-    return _HEADER.pack(_MAGIC, *index.stamp, len(index), len(index.kinds), len(index.names), zlib.crc32(body)) + body
+    counts = len(index), len(index.kinds), len(index.names)
+    return _HEADER.pack(_MAGIC, *index.stamp, index.digest, *counts, zlib.crc32(body)) + body
 
 
 def _of_bytes(stored: bytes) -> ShardIndex | None:
+    """None if it is not one that we wrote."""
     if len(stored) < _HEADER.size:
         return None
-    magic, size, mtime_ns, samples, members, named, checksum = _HEADER.unpack_from(stored)
+    magic, size, mtime_ns, inode, ctime_ns, digest, samples, members, named, checksum = _HEADER.unpack_from(stored)
     body = memoryview(stored)[_HEADER.size :]
     if magic.rstrip(b"\0") != _MAGIC or zlib.crc32(body) != checksum:
         return None
     counts = [samples, samples, samples + 1, samples + 1, members, members, members]
+    if not 0 < samples <= members or named < 0 or 8 * sum(counts) + named > len(body):
+        return None
     ends = list(itertools.accumulate(counts, initial=0))
     numbers = np.frombuffer(body, "<i8", ends[-1]).astype(np.int64, copy=False)
     text = bytes(body[numbers.nbytes :])
     extensions = tuple(text[named:].decode("utf-8", "surrogateescape").split("\0"))
     parts = (numbers[start:stop] for start, stop in itertools.pairwise(ends))
-    return ShardIndex(Stamp(size, mtime_ns), extensions, text[:named], *parts)
+    index = ShardIndex(Stamp(size, mtime_ns, inode, ctime_ns), digest, extensions, text[:named], *parts)
+    return index if _makes_sense(index) else None
+
+
+def _makes_sense(index: ShardIndex) -> bool:
+    """Whether samples and members lie in the shard one after another, and all numbers among those that they count."""
+    places = np.stack([index.offsets, index.offsets + index.lengths], 1).ravel()
+    ranges = np.stack([index.starts, index.ends], 1).ravel()
+    rows = (places, ranges, index.firsts, index.name_bounds, index.kinds[index.kinds.argsort()])
+    lasts = (index.stamp.size, index.stamp.size, len(index.kinds), len(index.names), len(index.extensions) - 1)
+    return all(
+        row[0] >= 0 and row[-1] <= last and bool((row[1:] >= row[:-1]).all()) for row, last in zip(rows, lasts, strict=True)
+    ) and bool((index.firsts[0], index.firsts[-1]) == (0, len(index.kinds)))
 
 
 def _places(path: str) -> list[str]:

@@ -8,6 +8,7 @@ from enum import Enum
 from multiprocessing.reduction import DupFd
 from typing import Any
 
+from stoker.memory import Flag
 from stoker.stage.lines import Ends, OrderLine, ReportLines, WorkerOrders, WorkerReports
 
 Begin = Callable[[int], Callable[[Any], None] | None]
@@ -73,8 +74,8 @@ class LinedContext:
         return self._orders[-1]
 
     def Event(self) -> Any:  # noqa: N802
-        """The event that stops all workers."""
-        self._stop = self._context.Event()
+        """The event that stops all workers. None of them can keep others from it, however it ends."""
+        self._stop = Flag()
         return self._stop
 
     def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> Any:  # noqa: N802

@@ -1,8 +1,8 @@
 """A group on this host: where it is found, who comes, and who goes. One at a time.
 
-    /dev/shm/stoker-UID/groups/NAME/door            locked by whoever comes or goes
-    /dev/shm/stoker-UID/groups/NAME/TOKEN/about     what its members have in common; each of them has a lock on it
-    /dev/shm/stoker-UID/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
+    HOME/groups/NAME/door            locked by whoever comes or goes; HOME: see `own`
+    HOME/groups/NAME/TOKEN/about     what its members have in common; each of them has a lock on it
+    HOME/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
 
 Loaders of one script, for training and for validation, each have a TOKEN. What a member that was killed leaves behind is
 removed by its workers, or by the next at any door.
@@ -22,9 +22,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stoker import own
 from stoker.errors import ConfigError, ResourceError
 from stoker.live import process
-from stoker.memory import check_alone
+from stoker.memory import nameless_file
 from stoker.stage.room import Room
 from stoker.stage.slots import Slots
 from stoker.stage.staging import LENGTH, Address, Staging, own_process
@@ -34,7 +35,6 @@ from stoker.units import format_bytes
 
 VERSION = f"1.{LAYOUT:08x}"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_TMPFS = Path("/dev/shm")
 
 Differences = Callable[[dict[str, Any]], list[str]]
 """What keeps a loader from joining one that is described so, in words."""
@@ -66,7 +66,7 @@ def check_name(name: object) -> str:
 
 def home() -> Path:
     """Where the groups of this user are."""
-    return _TMPFS / f"stoker-{os.getuid()}" / "groups"
+    return own.home() / "groups"
 
 
 def enter(
@@ -75,6 +75,8 @@ def enter(
     """Join a group, or open it: where it is, what its members have in common, and a lock to close when it is left."""
     try:
         return _enter(name, about, differences, budget_bytes, cores, label)
+    except own.NotOwnError as error:
+        raise ResourceError(f"no place for the group {name!r}: {error}") from None
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -83,10 +85,11 @@ def enter(
 
 def no_room(name: str) -> ResourceError:
     """There is no space for a group, and what to do."""
-    free = os.statvfs(_TMPFS).f_bavail * os.statvfs(_TMPFS).f_frsize
+    place = own.home().parent
+    free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
     return ResourceError(
-        f"no room for the group {name!r} in {_TMPFS}: it needs {format_bytes(SIZE)} and a little more, and "
-        f"{format_bytes(free)} are free. `ls {_TMPFS}` and `stoker cache ls` tell what is there. In containers --shm-size "
+        f"no room for the group {name!r} in {place}: it needs {format_bytes(SIZE)} and a little more, and "
+        f"{format_bytes(free)} are free. `ls {place}` and `stoker cache ls` tell what is there. In containers --shm-size "
         "makes it larger"
     )
 
@@ -96,7 +99,7 @@ def _enter(
 ) -> tuple[Address, dict[str, Any], int]:
     sweep()
     about = {"version": VERSION, "namespace": process.namespace(), **about}
-    with _door(name) as folder:
+    with _door(own.make_home() / "groups" / name) as folder:
         found: list[tuple[Path, dict[str, Any]]] = []
         for stream in sorted(folder.iterdir()):
             if stream.is_dir():
@@ -139,23 +142,19 @@ def _strangers(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _door(name: str, *, waits: bool = True) -> Iterator[Path]:
+def _door(folder: Path, *, waits: bool = True) -> Iterator[Path]:
     """Alone with a group's folder, which is there. If others are at the door, wait, or raise BlockingIOError."""
-    folder = home() / name
     with inside(), _at_door:
         yield from _doors(folder, waits=waits)
 
 
 def _doors(folder: Path, *, waits: bool) -> Iterator[Path]:
-    for one in (home().parent, home()):
-        one.mkdir(mode=0o700, exist_ok=True)
-        check_alone(one)
+    for one in (folder.parent.parent, folder.parent):
+        own.make(one)
     path = folder / "door"
     while True:
         try:
-            with contextlib.suppress(FileExistsError):  # not `exist_ok`, which looks again when it may be gone
-                folder.mkdir(mode=0o700)
-            check_alone(folder)
+            own.make(folder)
             descriptor = open_lock(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             continue  # the last member has just gone, and taken the folder along
@@ -224,7 +223,7 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
     own = own_process()
     opened: list[Callable[[], None]] = []
     try:
-        descriptor = os.memfd_create("stoker", os.MFD_CLOEXEC) if opens else _open_memory(table)
+        descriptor = nameless_file() if opens else _open_memory(table)
         opened.append(lambda: os.close(descriptor))
         os.ftruncate(descriptor, LENGTH)
         presence = open_lock(stream / "about", os.O_RDWR)
@@ -260,7 +259,7 @@ def leave(staging: Staging) -> None:
     folder = staging.folder
     with staging.table.change() as slots:  # first, as the door may not open: too many files are open, perhaps
         slots.leave(staging.member, process.is_alive)
-    with _door(folder.parent.name) as group:
+    with _door(folder.parent) as group:
         with staging.table.change() as slots:
             slots.sweep(process.is_alive)
         if not slots.members:
@@ -271,10 +270,11 @@ def leave(staging: Staging) -> None:
 
 def sweep() -> None:
     """Remove groups whose members are all dead, and at whose door nobody is."""
-    if not home().is_dir():
+    groups = home()
+    if not groups.is_dir():
         return
-    for group in list(home().iterdir()):
-        with contextlib.suppress(OSError), _door(group.name, waits=False) as folder:
+    for group in list(groups.iterdir()):
+        with contextlib.suppress(OSError), _door(group, waits=False) as folder:
             for stream in list(folder.iterdir()):
                 if stream.is_dir():
                     _living(stream)

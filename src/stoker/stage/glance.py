@@ -4,9 +4,9 @@ import contextlib
 import os
 from collections.abc import Iterable
 
+from stoker import own
 from stoker.live import groups, process
 from stoker.live.record import Seen
-from stoker.memory import check_alone
 from stoker.stage.door import NAME, home
 from stoker.stage.records import READY, Member, Place
 from stoker.stage.state import State
@@ -20,10 +20,10 @@ def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.Group]:
     for seen in loaders:
         facts = seen.facts
         if facts.key not in found and NAME.fullmatch(facts.group) and NAME.fullmatch(facts.stream):
-            folder = home() / facts.group
             with contextlib.suppress(OSError, ValueError, TypeError):  # it has just gone, or is of another version
-                for one in (home().parent, home(), folder):
-                    check_alone(one)
+                folder = home() / facts.group
+                for one in (folder.parent.parent, folder.parent, folder):
+                    own.check(one)
                 table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     values, holder = glance(table), holder_of(table)

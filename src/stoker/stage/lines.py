@@ -157,13 +157,21 @@ class WorkerReports:
 
     def __init__(self, writer: int, stop: Any, explain: Callable[[Exception, Any], Any]) -> None:
         self._writing = socket.socket(fileno=writer)
+        self._owner = os.getpid()
         self._stop = stop
         self._explain = explain
         self._poll = select.poll()
         self._poll.register(writer, select.POLLOUT)
 
     def put(self, message: tuple[Any, Any]) -> None:
-        """Report. Dropped when the training process does not listen any more."""
+        """Report. Dropped when the training process does not listen any more. A child that a worker forked ends here."""
+        try:
+            self._send(message)
+        finally:
+            if os.getpid() != self._owner:
+                os._exit(1)
+
+    def _send(self, message: tuple[Any, Any]) -> None:
         frame = memoryview(framed(self._write(*message)))
         while frame:
             try:

@@ -48,6 +48,7 @@ class Caching:
                 name = f"files of {type(dataset).__module__}.{type(dataset).__qualname__}"
             is_private = ours is not None and (ours.is_private or loader.cache_policy != "keep-first")
             self.reads = FileReads(Cache(name, loader.cache, loader.cache_dir, is_private=is_private), roots)
+        self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self._steering: Steering | None = None
         # Of loaders that never said they wanted a cache, some have all in memory.
         self._intercepts = ours is None and not loader._cache_is_planned
@@ -90,6 +91,10 @@ class Caching:
     def take(self) -> Counts | None:
         """What was counted in this process since the last time; None where nothing is."""
         return None if self._tally is None else self._tally.take()
+
+    def damage(self) -> str:
+        """What is wrong with the cache's store, for those who have lost a worker to a signal; "" if nothing is."""
+        return "" if self._cache is None else self._cache.damage()
 
     def warn_if_useless(self, meter: Meter) -> None:
         """At the end of an epoch: say once that no file was seen, if so."""

@@ -24,6 +24,9 @@ from stoker.torch.worker import Arrived, count_samples
 LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, should their signal not have told."""
 
+_BY_BAD_MEMORY = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
+"""What a store that was torn while it was mapped ends a process with."""
+
 
 class Instead:
     """A loader as torch's iterators see it, with some attributes replaced."""
@@ -202,6 +205,8 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:
             got = super()._try_get_data(timeout)
+            if got[0] and self._has_come(got[1][0]):
+                return False, None
             if not got[0] and self._record is not None:
                 self._record.late(self._meter.batches, self._late_pid())
             return got
@@ -213,7 +218,15 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             )
             if not ends or "worker" not in str(error):
                 raise
+            if any(-(worker.exitcode or 0) in _BY_BAD_MEMORY for worker in self._workers) and (
+                why := self._caching.damage()
+            ):
+                ends += f"; {why}. It is not used again: start anew"
             raise RuntimeError(f"{str(error).rstrip()} [{ends}]") from error
+
+    def _has_come(self, number: Any) -> bool:
+        """Whether a batch was reported before, by a child that the dataset forked, and that has raised an error."""
+        return isinstance(number, int) and len(self._task_info.get(number, ())) != 1
 
     def _get_data(self) -> Any:
         if not self._timeout:
@@ -242,12 +255,15 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
         if self._owner != getpid():
             return  # a forked child, whose garbage collector has met an iterator that it inherited
+        workers = getattr(self, "_workers", [])
+        if self._transport is not None and not self._shutdown:
+            self._transport.wake(workers)
         super()._shutdown_workers()
         if not self._shutdown:
             return  # the interpreter ends, and torch leaves it to the kernel
         transport, self._transport = self._transport, None
         if transport is not None:
-            transport.close(getattr(self, "_workers", []))
+            transport.close(workers)
 
 
 class _MapStyle:

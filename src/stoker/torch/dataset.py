@@ -81,6 +81,11 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """Whether it was given a cache of its own; one of the loader's is used otherwise."""
         return self._cache is not None
 
+    @property
+    def cache(self) -> Cache | None:
+        """The cache of its own."""
+        return self._cache
+
     def with_cache(self, cache: Cache) -> Self:
         """The same samples, through a cache."""
         same = copy.copy(self)

@@ -75,7 +75,10 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
             return torch.stack(batch, 0)  # type: ignore[arg-type]
         _, room = outbox.room(first.nbytes * len(batch))
         out = tensor_over(room, first.dtype, (len(batch), *first.shape))
-        return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
+        try:
+            return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]
+        except TypeError:  # not all are tensors: the error is torch's to raise
+            return torch_stack_tensors(batch, collate_fn_map=collate_fn_map)  # type: ignore[no-any-return]
 
     def stack_arrays(batch: Sequence[np.ndarray[Any, Any]], *, collate_fn_map: Any = None) -> Any:
         first = batch[0]

@@ -169,7 +169,8 @@ class SeededInlineIter(MapInlineIter):
             return super()._obtain()
 
     def _saw(self) -> None:
-        self._progress.saw(self._course.ordered.popleft().samples)
+        if self._course.ordered:  # or else a worker has died after the last batch
+            self._progress.saw(self._course.ordered.popleft().samples)
 
 
 class SeededWorkersIter(MapWorkersIter):
@@ -225,4 +226,5 @@ class SeededWorkersIter(MapWorkersIter):
         return pin_memory.pin_memory(batch) if pinned else batch
 
     def _saw(self) -> None:
-        self._progress.saw(self._course.ordered.popleft().samples)
+        if self._course.ordered:  # or else a worker has died after the last batch
+            self._progress.saw(self._course.ordered.popleft().samples)

@@ -15,6 +15,7 @@ import os
 import queue
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -166,6 +167,7 @@ def _work(call: _Call) -> None:
     worker, orders, results, stop = call.worker_id, call.index_queue, call.data_queue, call.done_event
     where = f"in DataLoader worker thread {worker}"
     fetcher_options = (call.dataset_kind, call.dataset, call.auto_collation, call.collate_fn, call.drop_last)
+    process = os.getpid()
     failure: Any = None
     fetcher: Any = None
     try:
@@ -190,7 +192,12 @@ def _work(call: _Call) -> None:
             try:
                 result = fetcher.fetch(index)
             except Exception as error:
+                if os.getpid() != process:  # a child that the dataset forked: nobody else is here to be told
+                    traceback.print_exc()
+                    os._exit(1)
                 ended = isinstance(error, StopIteration) and call.dataset_kind == _DatasetKind.Iterable
                 result = _IterableDatasetStopIteration(worker) if ended else ExceptionWrapper(where=where)
+        if os.getpid() != process:
+            os._exit(1)
         results.put((number, result))
         del order, index, result

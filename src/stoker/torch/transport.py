@@ -1,11 +1,14 @@
 """How batches come from workers: over slots from processes, by hand from threads."""
 
 import contextlib
+import os
+import signal
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch.multiprocessing
 
+from stoker.live import process
 from stoker.meter import now
 from stoker.stage.area import Area
 from stoker.stage.context import LinedContext
@@ -34,6 +37,9 @@ class Transport(Protocol):
 
     def starting(self) -> contextlib.AbstractContextManager[None]:
         """Start workers within this."""
+
+    def wake(self, workers: list[Any]) -> None:
+        """All workers are about to be told to end: those that were stopped are to hear it."""
 
     def close(self, workers: list[Any]) -> None:
         """All workers have ended, or should have."""
@@ -66,10 +72,22 @@ class SlotTransport:
         number = self._inbox.claim_common()
         return NOT_COMMON if number is None else number
 
+    def wake(self, workers: list[Any]) -> None:
+        """Let those go on that a signal has stopped."""
+        for worker in workers:
+            found = process.find(worker.pid) if worker.pid is not None else None
+            if found is not None and found.is_stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGCONT)
+
     def close(self, workers: list[Any]) -> None:
         """Keep the slots for the next epoch, whose first batches then find their pages in place."""
         self.context.close()
-        if self._spares or any(worker.is_alive() for worker in workers):
+        for worker in workers:
+            if worker.is_alive():  # a debugger has stopped it, perhaps
+                worker.kill()
+                worker.join()
+        if self._spares:
             self._inbox.close()
         else:
             self._inbox.renew()
@@ -112,6 +130,9 @@ class ThreadTransport:
         """Collate, with what the meter wants to know."""
         batch = self._collate_fn(samples)
         return Arrived(batch, count_samples(samples) if self._batched else 1, now(), self._caching.take())
+
+    def wake(self, workers: list[Any]) -> None:
+        """Threads are not stopped alone."""
 
     def close(self, workers: list[Any]) -> None:
         """Nothing is left."""

@@ -54,6 +54,7 @@ class Worker:
         if end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
             torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
+        self.pid = os.getpid()
         self.outbox = Outbox(self.area, number)
         seeded = hasattr(self.collate_fn, "outbox")
         if seeded:
@@ -63,6 +64,8 @@ class Worker:
 
     def collate(self, samples: Any) -> Any:
         """Collate into a slot and announce it. When every slot is kept by somebody, the batch goes torch's way."""
+        if os.getpid() != self.pid:  # whose slots these are
+            raise RuntimeError("a process that the dataset forked has come back from it: a child must end by os._exit()")
         outbox = self.outbox
         common = getattr(samples, "common", NOT_COMMON)
         joined = common != NOT_COMMON and outbox.join(common)

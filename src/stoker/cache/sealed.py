@@ -1,0 +1,78 @@
+"""How a payload lies in the store: followed by checksums, one for each block of it.
+
+    payload | checksum of block 0 | checksum of block 1 | ...
+
+A checksum is of the block under the item's key and the block's number, so that the bytes of another item are wrong, too.
+Blocks are there for long items that are read in parts: what a part lies in is checked, and not all of the item.
+"""
+
+import struct
+from functools import lru_cache
+
+from stoker.checksum import SIZE, checksum
+from stoker.source.reading import Bytes
+
+BLOCK_BYTES = 1 << 18
+
+
+class ItemDamagedError(Exception):
+    """The bytes of an item are not those that were put there."""
+
+
+def seal(key: bytes, payload: Bytes) -> bytes:
+    """What is put into the store."""
+    view = memoryview(payload).cast("B")
+    count = max(1, -(-len(view) // BLOCK_BYTES))
+    sums = [checksum(_block(view, number), _name(key, number)) for number in range(count)]
+    return b"".join((view, _packing(count).pack(*sums)))
+
+
+def payload_bytes(sealed_bytes: int) -> int:
+    """How long the payload is, by what it takes in the store."""
+    return sealed_bytes - SIZE * blocks(sealed_bytes)
+
+
+def blocks(sealed_bytes: int) -> int:
+    """How many blocks there are, by what they take in the store. An item without bytes has one."""
+    return -(-sealed_bytes // (BLOCK_BYTES + SIZE))
+
+
+def unseal(key: bytes, sealed: memoryview) -> bytes:
+    """A copy of the payload, checked. Raises ItemDamagedError."""
+    length = payload_bytes(len(sealed))
+    payload = bytes(sealed[:length])
+    if length <= BLOCK_BYTES:
+        _check(payload, key, 0, sealed, length)
+    else:
+        view = memoryview(payload)
+        for number in range(blocks(len(sealed))):
+            _check(_block(view, number), key, number, sealed, length)
+    return payload
+
+
+def unseal_block(key: bytes, sealed: memoryview, number: int) -> bytes:
+    """A copy of one block of the payload, checked. Raises ItemDamagedError."""
+    length = payload_bytes(len(sealed))
+    block = bytes(_block(sealed[:length], number))
+    _check(block, key, number, sealed, length)
+    return block
+
+
+def _block(payload: memoryview, number: int) -> memoryview:
+    return payload[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
+
+
+def _check(block: Bytes, key: bytes, number: int, sealed: memoryview, length: int) -> None:
+    """Compare what was copied, not what lies there: that may change between the two."""
+    place = length + SIZE * number
+    if length < 0 or checksum(block, _name(key, number)) != int.from_bytes(sealed[place : place + SIZE], "little"):
+        raise ItemDamagedError
+
+
+def _name(key: bytes, number: int) -> bytes:
+    return key if not number else key + number.to_bytes(4, "little")
+
+
+@lru_cache(64)
+def _packing(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}Q")

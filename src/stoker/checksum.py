@@ -1,0 +1,26 @@
+"""The checksum of bytes that were put somewhere, and may have become others: in a cache, on the way to another host.
+
+XXH3 of 64 bits, by the library of its author. It is no protection against somebody who means to deceive.
+"""
+
+from importlib import import_module
+from typing import Any
+
+Bytes = bytes | bytearray | memoryview
+
+SIZE = 8
+"""Bytes of a checksum, written with the lowest byte first."""
+
+_digest: Any = None
+
+
+def load() -> None:
+    """To be called once before the first checksum. Raises ImportError where the library is missing."""
+    global _digest
+    _digest = import_module("xxhash").xxh3_64_intdigest
+
+
+def checksum(content: Bytes, name: bytes = b"") -> int:
+    """The checksum of some bytes under a name: the same bytes under another name have another one."""
+    value: int = _digest(content, _digest(name))
+    return value

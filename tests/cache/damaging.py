@@ -1,0 +1,136 @@
+"""Damage to the store of a cache, and runs that have to bear it."""
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cache.requests import Numbered
+
+from stoker.cache import store
+from stoker.cache.cached import Advice, Cache
+
+ITEMS, ROOM = 240, 4_000_000
+PAGE = 4096
+
+
+class Mixed(Numbered):
+    """Numbered items of many sizes: some lie together in a page, some have many pages."""
+
+    def payload(self, number: int) -> bytes:
+        return number.to_bytes(8, "little") * (1 + (7, 40, 180, 600, 2500)[number % 5] + number % 13)
+
+    def sizes(self, positions: list[int]) -> list[int]:
+        return [len(self.payload(self.ids[position])) for position in positions]
+
+
+def fetch_all(cache: Cache, first: int = 0, stop: int = ITEMS, advice: Advice | None = None) -> None:
+    """Read items, and compare every byte."""
+    for start in range(first, stop, 16):
+        request = Mixed(range(start, min(start + 16, stop)))
+        assert cache.fetch(request, advice) == [request.payload(number) for number in request.ids]
+
+
+def filled(place: Path) -> Path:
+    """A cache that nobody uses, in which things have come and gone."""
+    cache = Cache("numbers", ROOM, place)
+    fetch_all(cache, ITEMS, 2 * ITEMS)
+    keys = Mixed(range(ITEMS, 2 * ITEMS)).keys
+    fetch_all(cache, 0, 16, Advice(range(16), keys[: ITEMS // 2]))
+    fetch_all(cache, 16, 32, Advice(range(16), keys[ITEMS // 2 :]))
+    fetch_all(cache)
+    folder = cache.folder
+    assert folder is not None
+    cache.close()
+    store.forget(folder)
+    return folder
+
+
+def truncate(folder: Path, rng: random.Random) -> None:
+    size = (folder / "data.mdb").stat().st_size
+    length = rng.choice([rng.randrange(size), rng.randrange(size // PAGE) * PAGE, rng.randrange(5 * PAGE)])
+    os.truncate(folder / "data.mdb", length)
+
+
+def flip(folder: Path, rng: random.Random) -> None:
+    with (folder / "data.mdb").open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        for _ in range(rng.choice([1, 1, 3, 30])):
+            # Half of them in the first bytes of a page, where the tree has its numbers.
+            place = rng.choice([rng.randrange(size), rng.randrange(size // PAGE) * PAGE + rng.randrange(64)])
+            byte = os.pread(file.fileno(), 1, place)[0]
+            os.pwrite(file.fileno(), bytes([byte ^ 1 << rng.randrange(8)]), place)
+
+
+def zero(folder: Path, rng: random.Random) -> None:
+    with (folder / "data.mdb").open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        for _ in range(rng.choice([1, 1, 4])):
+            os.pwrite(file.fileno(), bytes(PAGE), rng.randrange(size // PAGE) * PAGE)
+
+
+def exchange(folder: Path, rng: random.Random) -> None:
+    """Two pages change places, as a faulty disk does it."""
+    with (folder / "data.mdb").open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        one, other = (rng.randrange(2, size // PAGE) * PAGE for _ in range(2))
+        pages = [os.pread(file.fileno(), PAGE, place) for place in (one, other)]
+        os.pwrite(file.fileno(), pages[1], one)
+        os.pwrite(file.fileno(), pages[0], other)
+
+
+def remove(folder: Path, rng: random.Random) -> None:
+    path = folder / rng.choice(["data.mdb", "lock.mdb", "claims", "about.json", "jobs"])
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def scribble(folder: Path, rng: random.Random) -> None:
+    path = folder / rng.choice(["data.mdb", "lock.mdb", "claims", "about.json"])
+    path.write_bytes(rng.randbytes(rng.choice([0, 10, 5000, 100_000])))
+
+
+WAYS: list[Callable[[Path, random.Random], None]] = [truncate, flip, flip, zero, exchange, remove, scribble]
+
+
+def bear(place: Path) -> tuple[int, int]:
+    """A run over a damaged cache: everything is read twice, and things come and go. What it missed, and the faults."""
+    cache = Cache("numbers", ROOM, place)
+    fetch_all(cache)
+    hits, misses, *_, faults, _ = cache.tally.take()
+    assert hits + misses == ITEMS
+    fetch_all(cache, ITEMS, 2 * ITEMS)
+    fetch_all(cache, 0, 16, Advice(range(16), Mixed(range(40, 90)).keys))
+    fetch_all(cache)
+    faults += cache.tally.take()[5]
+    cache.close()
+    again = Cache("numbers", ROOM, place)
+    fetch_all(again)
+    assert again.tally.take()[5] == 0, "what was damaged is mended"
+    again.close()
+    return misses, faults
+
+
+def damaged_runs(template: Path, place: Path, count: int, seed: int) -> list[str]:
+    """Damage a copy of a cache in one way after another, each under a run in a process of its own; what went wrong."""
+    wrong = []
+    for number in range(count):
+        rng = random.Random(f"{seed} {number}")
+        copy = place / str(number)
+        shutil.copytree(template, copy, symlinks=True)
+        (folder,) = (path for path in copy.glob("stoker-*/*") if path.is_dir())
+        way = WAYS[number % len(WAYS)]
+        way(folder, rng)
+        child = os.fork()
+        if not child:
+            code = 100
+            try:
+                misses, faults = bear(copy)
+                code = 0 if faults or not misses else 101
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code:
+            wrong.append(f"{way.__name__} number {number} of seed {seed}: {code}")
+        shutil.rmtree(copy)
+    return wrong
