@@ -2,8 +2,8 @@
 
     python -m tests.soak.subject PLACE MODE [GROUP]
 
-`PLACE/seen` has a line for each batch. What was written after the latest state is taken back before going on from it. At the
-end every sample of every epoch stands there once. A killed worker is an error, after which the loop goes on, too.
+`PLACE/seen` has a line for each batch. What was written after the latest state is taken back before going on from it. At
+the end every sample of every epoch stands there once. A killed worker is an error, after which the loop goes on, too.
 """
 
 import json
