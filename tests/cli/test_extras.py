@@ -32,10 +32,10 @@ def run(folder: Path, names: list[str], *words: object) -> "subprocess.Completed
 @pytest.mark.parametrize(
     ("missing", "words", "line"),
     [
-        ("lmdb", ["cache", "ls"], "a cache needs LMDB: pip install 'stoker[cache]'"),
-        ("lmdb", ["cache", "clear"], "a cache needs LMDB: pip install 'stoker[cache]'"),
-        ("lmdb", ["run", "--cache", "1MB", "script.py"], "a cache needs LMDB: pip install 'stoker[cache]'"),
-        ("lmdb", ["run", "--plan", "plan.toml", "script.py"], "a cache needs LMDB: pip install 'stoker[cache]'"),
+        ("lmdb", ["cache", "ls"], "a cache needs LMDB and xxhash: pip install 'stoker[cache]'"),
+        ("lmdb", ["cache", "clear"], "a cache needs LMDB and xxhash: pip install 'stoker[cache]'"),
+        ("lmdb", ["run", "--cache", "1MB", "script.py"], "a cache needs LMDB and xxhash: pip install 'stoker[cache]'"),
+        ("lmdb", ["run", "--plan", "plan.toml", "script.py"], "a cache needs LMDB and xxhash: pip install 'stoker[cache]'"),
         ("bokeh", ["analyze", "--html", "page.html", "script.py"], "a page needs Bokeh: pip install 'stoker[report]'"),
         ("torch", ["checkpoint", "export", ".", "x"], "training needs PyTorch: pip install 'stoker[torch]'"),
         (

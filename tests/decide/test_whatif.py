@@ -94,6 +94,13 @@ def test_advice_for_a_loader_without_workers() -> None:
     assert [one.rate for one in found if one.apply] == sorted((one.rate for one in found if one.apply), reverse=True)
 
 
+def test_workers_beyond_those_that_were_measured_are_advised_as_such() -> None:
+    """Two workers that mostly wait keep no core busy: four would fit, and nobody has tried them."""
+    waiting = rates(prep=200.0, prep_by_workers={1: 100.0, 2: 200.0}, prep_busy=0.1, storage=0.0, storage_by_readers={})
+    (first, *_) = advise(profile(waiting))
+    assert (first.change, first.apply) == ("4 workers, more than was measured", "num_workers=4")
+
+
 def test_threads_are_advised_where_they_were_better() -> None:
     told = rates(prep=300.0, prep_by_workers={2: 300.0}, prep_by_threads={2: 500.0}, storage=0.0, storage_by_readers={})
     assert "--workers threads" in [one.apply for one in advise(profile(told))]

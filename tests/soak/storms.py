@@ -90,14 +90,12 @@ def _one_loader(mode: str, rng: random.Random, counts: Counts) -> None:
         (place / "job").mkdir()
         for _ in range(30):
             process = subject(place / "job", mode)
-            # Most of the time goes by before the first batch; the rest is short.
-            time.sleep(rng.choice([rng.random() * 4, 2.5 + rng.random() * 2]))
-            if process.poll() is None:
-                counts["events"] += 1
-                disturb(process, rng)
-            if rng.random() < 0.3 and process.poll() is None:
-                process.kill()
-                counts["events"] += 1
+            time.sleep(rng.choice([0, 1.5]) + rng.random())  # while it starts, or later
+            for _ in range(rng.randrange(1, 6)):
+                if process.poll() is None:
+                    counts["events"] += 1
+                    disturb(process, rng)
+                    time.sleep(rng.random() * 0.5)
             said = ended(process, counts)
             if (place / "job" / "done").exists():
                 break

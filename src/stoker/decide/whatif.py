@@ -1,7 +1,8 @@
 """What would change the speed of a job, and by how much: questions to the forecast. Pure; no formula of its own.
 
 The shares that are tried differ from what was measured in one thing, or in those that one command changes together. What is
-advised is sure to help: the interval of its speed lies above that of the speed now.
+advised is sure to help: the interval of its speed lies above that of the speed now. Where it goes beyond what was measured,
+that is the interval of the measured rates, and the advice says so.
 """
 
 from collections.abc import Iterable
@@ -168,14 +169,15 @@ def _ranked(forecast: Forecast, now: Prediction, changes: Iterable[_Change]) -> 
     found = []
     for change in changes:
         then = forecast(change.share)
-        if then.rate >= (1 + WORTH) * now.rate and _least(then, change) > now.high:
-            found.append((change, Advice(change.words, then.rate, then.rate / now.rate - 1, change.apply, change.ask)))
+        if then.rate >= (1 + WORTH) * now.rate and _least(then) > now.high:
+            words = change.words + (", more than was measured" if change.apply and then.extrapolated else "")
+            found.append((change, Advice(words, then.rate, then.rate / now.rate - 1, change.apply, change.ask)))
     return sorted(found, key=lambda pair: -pair[1].rate)
 
 
-def _least(then: Prediction, change: _Change) -> float:
-    """The lower end of what is expected; of hardware that is not there, as far as the measured rates are sure."""
-    return then.low if change.apply else 2 * then.rate - then.high
+def _least(then: Prediction) -> float:
+    """The lower end of what is expected, as far as the measured rates are sure."""
+    return 2 * then.rate - then.high if then.extrapolated else then.low
 
 
 _WORKERS, _CACHE, _BOTH, _THREADS = "other numbers of workers", "a cache", "both together", "threads"

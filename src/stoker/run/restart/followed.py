@@ -51,7 +51,7 @@ class Followed:
         """How many updates were made without a batch of it."""
         self.left: int | None = None
         """After so many batches it ends, whatever the loader has."""
-        self.length = _length(loader)
+        self.length = length_of(loader)
         self.keeps_states = True
         """Whether batches may be read ahead, so that what was before them must be known."""
         self.begun_in: tuple[CodeType, int] | None = None
@@ -164,7 +164,8 @@ class Followed:
         return getattr(self._iterator, name)
 
 
-def _length(loader: Any) -> int | None:
+def length_of(loader: Any) -> int | None:
+    """How many batches an epoch of a loader has, if it can tell."""
     try:
         return len(loader)
     except (TypeError, NotImplementedError):

@@ -51,6 +51,7 @@ class Guard:
         home = Path.home()
         self._ignored = [str(directory), "/dev", "/proc", "/sys", str(home / ".cache"), str(home / ".triton")]
         self._ignored += [os.path.realpath(os.environ[name]) for name in _CACHES if os.environ.get(name)]
+        self._compiled = os.path.join(tempfile.gettempdir(), "torchinductor_")  # asked for here, for it opens files itself
         self._replaced: list[tuple[Any, str, Any]] = []
         self._ask_libraries()
         sys.addaudithook(self._hear)  # it stays for ever, and does nothing once files are put back
@@ -150,7 +151,7 @@ class Guard:
                 del self._here.is_noting
 
     def _is_ignored(self, path: str) -> bool:
-        is_compiled = "/__pycache__/" in path or path.startswith(os.path.join(tempfile.gettempdir(), "torchinductor_"))
+        is_compiled = "/__pycache__/" in path or path.startswith(self._compiled)
         return is_compiled or any(path == root or path.startswith(root + "/") for root in self._ignored)
 
     def put_back(self) -> list[str]:

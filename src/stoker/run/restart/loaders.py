@@ -1,14 +1,14 @@
 """The loaders of a script as they are iterated: which is which over restarts, and which of them updates depend on.
 
-A loader is known by what it goes over and how, so one that is made anew for every epoch is the same one. An epoch takes
-part in training if one of its batches came before each update since it began.
+A loader is known by what it goes over, and by where in the script it is iterated first. So one that is made anew for every
+epoch is the same one. An epoch takes part in training if one of its batches came before each update since it began.
 """
 
 import json
 import weakref
 from typing import Any
 
-from stoker.run.restart.followed import Followed
+from stoker.run.restart.followed import Followed, length_of
 from stoker.run.restart.lookahead import Lookahead
 from stoker.run.restart.loops import Surroundings
 from stoker.run.restart.record import LoaderRecord, Position
@@ -16,7 +16,18 @@ from stoker.run.restart.rounds import Rounds, watch_rounds
 
 NOW_AND_THEN = "a loader is read before some updates and not before others, and would begin anew"
 TOO_FAR_AHEAD = "too many batches are read ahead"
+_SEPARATOR = " iterated as number "
 ENDLESS = "the loader has no end, and its order is not drawn by a BatchSampler of torch's"
+
+
+def described_by(loader: Any) -> str:
+    """What a loader goes over, and how."""
+    try:
+        order = json.dumps(loader._itinerary().describe(), sort_keys=True)
+    except Exception:  # a dataset that cannot tell its length, say
+        order = ""
+    names = [type(part).__name__ for part in (loader.dataset, loader.sampler, loader.batch_sampler)]
+    return " ".join([*names, f"{length_of(loader)} batches", order])
 
 
 class Loaders:
@@ -30,6 +41,7 @@ class Loaders:
         self._loader: dict[str, Any] = {}
         """The loader of the latest epoch, which may have no other owner any more when its state is asked for."""
         self._counts: dict[str, Lookahead] = {}
+        self._expected: list[str] = []
         self._epochs: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self.trains: tuple[str, ...] = ()
@@ -39,24 +51,30 @@ class Loaders:
         """A loader was made."""
         self._rounds[loader] = watch_rounds(loader)
 
-    def begin(self, listener: Any, loader: Any, iterate: Any) -> Followed:
-        """An epoch of a loader is asked for."""
-        key = self._key_of(loader)
+    def begin(self, listener: Any, loader: Any, iterate: Any, where: str) -> Followed:
+        """An epoch of a loader is asked for, somewhere in the script."""
+        key = self._key_of(loader, where)
         number = self._epochs[key] = self._epochs.get(key, 0) + 1
         return Followed(listener, loader, iterate, key, number, self._rounds.get(loader))
 
-    def _key_of(self, loader: Any) -> str:
-        """The description of a loader."""
+    def _key_of(self, loader: Any, where: str) -> str:
+        """What a loader is known by: what it goes over, and where it was iterated first."""
         key = self._keys.get(loader)
         if key is None:
-            try:
-                described = json.dumps(loader._itinerary().describe(), sort_keys=True)
-            except Exception:  # a dataset that cannot tell its length, say
-                described = type(loader.dataset).__name__
+            described = described_by(loader)
             beside = {id(other.loader): other.key for other in self._open if not other.has_ended}
             number = sum(other.startswith(described) for other in beside.values())
-            key = self._keys[loader] = f"{described} {number}"
+            key = self._keys[loader] = self._known_as(f"{described}{_SEPARATOR}{number} {where}")
         return key
+
+    def _known_as(self, key: str) -> str:
+        """What a checkpoint calls a loader: the script may have been edited around the place that iterates it."""
+        alike = [other for other in self._expected if other.split(_SEPARATOR)[0] == key.split(_SEPARATOR)[0]]
+        return alike[0] if len(alike) == 1 and key not in self._expected else key
+
+    def expect(self, position: Position) -> None:
+        """A script that was started again will iterate the loaders that it had."""
+        self._expected = list(position.loaders)
 
     def started(self, followed: Followed, backwards: int) -> None:
         """Count its batches from now on."""

@@ -30,7 +30,7 @@ from stoker.run.restart.lookahead import TOO_FEW, WINDOW
 from stoker.run.restart.loops import Surroundings, Surveyor, innermost
 from stoker.run.restart.parts import Parts
 from stoker.run.restart.record import PART, LoaderRecord, Position, mark_finished, newest
-from stoker.run.restart.source import loops_around
+from stoker.run.restart.source import loops_around, place_of
 from stoker.run.restart.words import refuse, say, say_refused
 from stoker.torch.loader import DataLoader
 
@@ -98,7 +98,10 @@ class Watcher:
             found = newest(self.directory)
         except StokerError as error:
             refuse(str(error))
-        return None if found is None else Comeback(self.directory, found, self._surveyor, is_told=is_told)
+        if found is None:
+            return None
+        self._loaders.expect(found.position)
+        return Comeback(self.directory, found, self._surveyor, is_told=is_told)
 
     # ---- what happens in the script
 
@@ -109,8 +112,10 @@ class Watcher:
 
     def _iterate(self, loader: Any, iterate: Callable[[], Any]) -> Any:
         """Stand between a loader and the script's loop."""
-        followed = self._loaders.begin(self, loader, iterate)
-        followed.begun_in = innermost(sys._getframe())
+        begun_in = innermost(sys._getframe())
+        where = "" if begun_in is None else f"{begun_in[0].co_qualname} {place_of(*begun_in)}"
+        followed = self._loaders.begin(self, loader, iterate, where)
+        followed.begun_in = begun_in
         if self._comeback is None and followed.key not in self._to_come:
             self._start(followed)
         return followed
