@@ -70,9 +70,9 @@ def test_doctor_tells_which_are_there(tmp_path: Path) -> None:
     assert "bokeh " in there
     without = run(tmp_path, ["lmdb", "torch"], "doctor")
     assert without.returncode == 0, without.stderr
-    assert "LMDB is not installed" in without.stdout
+    assert "not installed: LMDB and xxhash" in without.stdout
     assert "pip install 'stoker[cache]'" in without.stdout
-    assert "PyTorch is not installed" in without.stdout
+    assert "not installed: PyTorch" in without.stdout
 
 
 def test_a_loader_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def _of_extras() -> Iterator[Finding]:
         if extra.is_installed:
             yield Finding(extra.name, extra.versions)
         else:
-            yield Finding(extra.name, f"{extra.called} is not installed", f"For {extra.user}: `{extra.command}`.")
+            yield Finding(extra.name, f"not installed: {extra.called}", f"For {extra.user}: `{extra.command}`.")
 
 
 def _of_torch() -> list[Finding]:
