@@ -33,6 +33,7 @@ from stoker.torch.likeness import describe, differences
 from stoker.torch.preparing import Preparing, Told, Work, opened, told_of
 from stoker.torch.publishing import script_name
 from stoker.torch.threads import end_at_exit
+from stoker.torch.transport import let_go_on
 from stoker.torch.worker import are_forked
 from stoker.units import parse_bytes
 
@@ -100,6 +101,7 @@ class Membership:
     def close(self) -> None:
         """Leave the group."""
         if self._pool is not None and self.seat.is_ours:
+            self._pool.wake()
             self.seat.retire()
             self._pool.end()
         self.seat.close()
@@ -151,6 +153,10 @@ class _Pool:
             how = ", ".join(how_it_ended(worker.pid, worker.exitcode) for worker in ends)
             raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly [{how}]")
 
+    def wake(self) -> None:
+        """Let those go on that a signal has stopped: they may hold what others need."""
+        let_go_on(self._processes)
+
     def end(self) -> None:
         """When they are done with the batch that they are at, or soon."""
         self._stopped.set()
@@ -161,6 +167,8 @@ class _Pool:
             worker.join(max(0.0, deadline - time.monotonic()))
             if worker.is_alive():
                 worker.terminate()
+                worker.join(_END_S)
+                worker.kill()  # a debugger has stopped it, perhaps
                 worker.join()
 
 

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import torch.multiprocessing
 
-from stoker.live import process
 from stoker.meter import now
 from stoker.stage.area import Area
 from stoker.stage.context import LinedContext
@@ -16,6 +15,14 @@ from stoker.stage.inbox import Inbox, Pins
 from stoker.torch.pinned import pins_for
 from stoker.torch.threads import ThreadContext
 from stoker.torch.worker import NOT_COMMON, Arrived, Opener, Share, Worker, are_forked, count_samples, explain
+
+
+def let_go_on(workers: list[Any]) -> None:
+    """Let workers go on that a signal has stopped, or is about to stop: they are to be told to end."""
+    for worker in workers:
+        if worker.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGCONT)
 
 
 class Transport(Protocol):
@@ -74,11 +81,7 @@ class SlotTransport:
 
     def wake(self, workers: list[Any]) -> None:
         """Let those go on that a signal has stopped."""
-        for worker in workers:
-            found = process.find(worker.pid) if worker.pid is not None else None
-            if found is not None and found.is_stopped:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGCONT)
+        let_go_on(workers)
 
     def close(self, workers: list[Any]) -> None:
         """Keep the slots for the next epoch, whose first batches then find their pages in place."""
