@@ -40,6 +40,8 @@ class LoaderRecord:
     """From what the order was drawn, see `rounds`: batches are counted from the first of them."""
     is_endless: bool = False
     """Whether one epoch follows the other without an end."""
+    generator: str | None = None
+    """The generator that only this loader draws from, if it has one and does not train."""
 
 
 @dataclass(frozen=True, slots=True)

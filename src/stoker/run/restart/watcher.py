@@ -121,7 +121,8 @@ class Watcher:
         return followed
 
     def _start(self, followed: Followed, record: LoaderRecord | None = None) -> None:
-        followed.start(record)
+        with self._loaders.prepared(followed):
+            followed.start(record)
         self._loaders.started(followed, self._backwards)
 
     def asked(self, followed: Followed) -> None:
