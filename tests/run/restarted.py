@@ -1,4 +1,4 @@
-"""Scripts under `run --checkpoint` that are killed and started again: quickly, by forks of a process that has torch already.
+"""Scripts under `run --checkpoint` that are killed and started again, quickly: by forks of a process that has torch.
 
 What a start does is what `stoker run` does, but for the moment at which torch is imported.
 """

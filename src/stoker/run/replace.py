@@ -11,6 +11,7 @@ import torch.utils.data.dataloader
 
 from stoker.meter import Meter
 from stoker.plan import Plan
+from stoker.run.ending import has_failed
 from stoker.torch.loader import DataLoader
 
 _meters: list[Meter] = []
@@ -50,9 +51,10 @@ def _end(owner: int, closing: list[Any]) -> None:
     if os.getpid() != owner:
         return
     words = [word for close in closing for word in close()]
-    failed = getattr(sys, "last_value", None) is not None
+    if has_failed():
+        return
     batches = sum(meter.batches for meter in _meters)
-    if batches and not failed:
+    if batches:
         waited_s = sum(meter.wait_s for meter in _meters)
         workers = max(meter.workers for meter in _meters)
         rank = f" rank {os.environ['RANK']}:" if "RANK" in os.environ else ""

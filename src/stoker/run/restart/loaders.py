@@ -148,18 +148,19 @@ class Loaders:
 
     def records(self, *, at_end: bool = False) -> dict[str, LoaderRecord]:
         """How far all of them are."""
-        records = {}
-        for key, epochs in self._epochs.items():
-            first = self._first.get(key)
-            own = own_generator(self._loader[key]) if key in self._loader else None
-            records[key] = LoaderRecord(epochs, first, generator=None if own is None else generator_text(own))
-            if key in self.trains:
-                followed = None if at_end else self._followed(key)
-                if followed is not None:
-                    records[key] = followed.record(self._counts[key].ahead or 0, epochs, first)
-                else:
-                    records[key] = LoaderRecord(epochs, first, self._loader[key].state_dict())
-        return records
+        return {key: self._record(key, epochs, at_end) for key, epochs in self._epochs.items()}
+
+    def _record(self, key: str, epochs: int, at_end: bool) -> LoaderRecord:
+        first, followed, loader = self._first.get(key), self._followed(key), self._loader.get(key)
+        if key in self.trains and (at_end or followed is None):
+            return LoaderRecord(epochs, first, self._loader[key].state_dict())
+        if followed is not None and not followed.has_ended:
+            ahead = self._counts[key].ahead or 0 if key in self.trains else 0
+            is_used = key in self.trains or followed.given
+            return followed.record(ahead, epochs, first) if is_used else LoaderRecord(epochs, first)
+        own = None if loader is None else own_generator(loader)
+        text = None if own is None else generator_text(own)
+        return LoaderRecord(epochs, first, is_over=loader is not None, generator=text)
 
     def set_back(self, around: Surroundings) -> Surroundings:
         """Loops that count batches, as they were before those that were read ahead."""
@@ -190,7 +191,7 @@ class Loaders:
 
     def go_on(self, position: Position) -> None:
         """Count on from a position."""
-        self._before = {key: one for key, one in position.loaders.items() if key not in position.trains and one.epochs}
+        self._before = {key: record for key, record in position.loaders.items() if record.is_over}
         for key, record in position.loaders.items():
             self._epochs[key] = record.epochs + (position.is_past and key in position.trains)
             if record.first is not None:

@@ -246,9 +246,7 @@ class Watcher:
         """The script is where it was: set everything as it was then."""
         position = comeback.position
         try:
-            for key in position.trains:
-                if (record := comeback.record(key)) is not None:
-                    self._to_come[key] = record
+            self._to_come = {key: record for key, record in position.loaders.items() if record.state is not None}
             step = self._open().restore()
         except StokerError as error:
             refuse(str(error))
@@ -270,8 +268,8 @@ class Watcher:
             except StokerError as error:
                 refuse(str(error))
         self._start(followed, record)
-        if record is not None:
-            set_generators(now)
+        if record is not None and record.state is not None and record.state["begun"]:
+            set_generators(now)  # what the epoch drew when it began was drawn before
 
     def check(self, position: Position) -> None:
         """Make sure that a checkpoint is the one that the script was brought to."""
