@@ -13,7 +13,7 @@ from types import FrameType
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.guard import Guard
 from stoker.run.restart.loops import Surveyor
-from stoker.run.restart.record import LoaderRecord, Newest, Position
+from stoker.run.restart.record import Newest, Position
 from stoker.run.restart.returning import Returning
 from stoker.run.restart.words import LINES, refuse
 
@@ -44,10 +44,6 @@ class Comeback:
     def look_around(self) -> None:
         """More modules may have been imported."""
         self._returning.put_names()
-
-    def record(self, key: str) -> LoaderRecord | None:
-        """What a loader that trains goes on from."""
-        return self.position.loaders.get(key) if key in self.position.trains else None
 
     def decide(self, followed: Followed, frame: FrameType) -> Decision:
         """What becomes of an epoch whose first batch is asked for."""

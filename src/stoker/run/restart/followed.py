@@ -45,8 +45,8 @@ class Followed:
         self.has_ended = False
         self.was_asked = False
         """Whether it was asked for a batch since the last update."""
-        self.updates = 0
-        """How many updates have followed its batches."""
+        self.updates = self.updates_in_round = 0
+        """How many updates have followed its batches, in all and since this time through began."""
         self.misses = 0
         """How many updates were made without a batch of it."""
         self.left: int | None = None
@@ -153,7 +153,7 @@ class Followed:
 
     def _go_round(self) -> None:
         self._listener.went_round(self)
-        self._rounds_over, self.before = self.given, 0
+        self._rounds_over, self.before, self.updates_in_round = self.given, 0, 0
 
     def __len__(self) -> int:
         return len(self._iterator) if self.has_started else len(self.loader)

@@ -4,15 +4,20 @@ A loader is known by what it goes over, and by where in the script it is iterate
 epoch is the same one. An epoch takes part in training if one of its batches came before each update since it began.
 """
 
+import contextlib
 import json
 import weakref
+from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 from stoker.run.restart.followed import Followed, length_of
 from stoker.run.restart.lookahead import Lookahead
 from stoker.run.restart.loops import Surroundings
 from stoker.run.restart.record import LoaderRecord, Position
 from stoker.run.restart.rounds import Rounds, watch_rounds
+from stoker.torch.progress import generator_text, own_generator, set_generator
 
 NOW_AND_THEN = "a loader is read before some updates and not before others, and would begin anew"
 TOO_FAR_AHEAD = "too many batches are read ahead"
@@ -42,6 +47,8 @@ class Loaders:
         """The loader of the latest epoch, which may have no other owner any more when its state is asked for."""
         self._counts: dict[str, Lookahead] = {}
         self._expected: list[str] = []
+        self._before: dict[str, LoaderRecord] = {}
+        """Loaders that do not train and were iterated before the script was started again, until they are again."""
         self._epochs: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self.trains: tuple[str, ...] = ()
@@ -99,6 +106,7 @@ class Loaders:
         for followed in self._open:
             if followed.was_asked and (followed.updates or not followed.has_ended):
                 followed.updates += 1
+                followed.updates_in_round += 1
                 self._first.setdefault(followed.key, followed.number)
                 if not followed.misses:
                     part.append(followed.key)
@@ -111,7 +119,7 @@ class Loaders:
         """All that belongs to the last update was done."""
         for key in self.trains:
             followed, counts = self._followed(key), self._counts[key]
-            if followed is not None and followed.updates and followed.in_round:
+            if followed is not None and followed.updates_in_round:
                 counts.updated(followed.in_round, backwards)
                 followed.keeps_states = counts.ahead != 0
 
@@ -140,17 +148,19 @@ class Loaders:
 
     def records(self, *, at_end: bool = False) -> dict[str, LoaderRecord]:
         """How far all of them are."""
-        records = {}
-        for key, epochs in self._epochs.items():
-            first = self._first.get(key)
-            records[key] = LoaderRecord(epochs, first)
-            if key in self.trains:
-                followed = None if at_end else self._followed(key)
-                if followed is not None:
-                    records[key] = followed.record(self._counts[key].ahead or 0, epochs, first)
-                else:
-                    records[key] = LoaderRecord(epochs, first, self._loader[key].state_dict())
-        return records
+        return {key: self._record(key, epochs, at_end) for key, epochs in self._epochs.items()}
+
+    def _record(self, key: str, epochs: int, at_end: bool) -> LoaderRecord:
+        first, followed, loader = self._first.get(key), self._followed(key), self._loader.get(key)
+        if key in self.trains and (at_end or followed is None):
+            return LoaderRecord(epochs, first, self._loader[key].state_dict())
+        if followed is not None and not followed.has_ended:
+            ahead = self._counts[key].ahead or 0 if key in self.trains else 0
+            is_used = key in self.trains or followed.given
+            return followed.record(ahead, epochs, first) if is_used else LoaderRecord(epochs, first)
+        own = None if loader is None else own_generator(loader)
+        text = None if own is None else generator_text(own)
+        return LoaderRecord(epochs, first, is_over=loader is not None, generator=text)
 
     def set_back(self, around: Surroundings) -> Surroundings:
         """Loops that count batches, as they were before those that were read ahead."""
@@ -165,8 +175,23 @@ class Loaders:
         lengths = (followed.length for key in self.trains if (followed := self._followed(key)) is not None)
         return next((length for length in lengths if length is not None), None)
 
+    @contextlib.contextmanager
+    def prepared(self, followed: Followed) -> Iterator[None]:
+        """Have a loader that does not train draw what it would have drawn, had the script not been started again."""
+        loader, record = followed.loader, self._before.pop(followed.key, None)
+        own = own_generator(loader)
+        if record is not None and own is not None and record.generator is not None:
+            set_generator(own, record.generator)
+        if record is not None and own is None and loader.num_workers and loader.persistent_workers:
+            loader.generator = torch.Generator()  # these workers have been started before, so nothing is drawn for that
+            yield
+            loader.generator = None
+        else:
+            yield
+
     def go_on(self, position: Position) -> None:
         """Count on from a position."""
+        self._before = {key: record for key, record in position.loaders.items() if record.is_over}
         for key, record in position.loaders.items():
             self._epochs[key] = record.epochs + (position.is_past and key in position.trains)
             if record.first is not None:

@@ -29,7 +29,7 @@ class LoaderRecord:
     first: int | None
     """The first of these times in which its batches came before updates."""
     state: dict[str, Any] | None = None
-    """The state to go on from, if updates need it."""
+    """The state to go on from, if it is in an epoch or trains."""
     batches: int = 0
     """How many batches of this epoch updates have used."""
     skipped: int = 0
@@ -40,6 +40,10 @@ class LoaderRecord:
     """From what the order was drawn, see `rounds`: batches are counted from the first of them."""
     is_endless: bool = False
     """Whether one epoch follows the other without an end."""
+    is_over: bool = False
+    """Whether it does not train, and its last epoch is over."""
+    generator: str | None = None
+    """The generator that only this loader draws from, if it is over and has one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,9 +69,10 @@ class Returning:
 
     def is_there(self, here: Surroundings) -> bool:
         """Whether the script, which asks for a batch, has come to the place."""
-        if self._goal.ranges and self._may_advance and not self._left:
-            return True
-        return here.leads_to(self._goal)
+        if not self._may_advance:
+            return False
+        has_passed_all = bool(self._goal.ranges) and not self._left
+        return has_passed_all or here.leads_to(self._goal)
 
     def arrive(self, frame: FrameType | None, batches: int) -> None:
         """The script is there, and the epoch goes on after so many batches."""

@@ -121,7 +121,8 @@ class Watcher:
         return followed
 
     def _start(self, followed: Followed, record: LoaderRecord | None = None) -> None:
-        followed.start(record)
+        with self._loaders.prepared(followed):
+            followed.start(record)
         self._loaders.started(followed, self._backwards)
 
     def asked(self, followed: Followed) -> None:
@@ -245,9 +246,7 @@ class Watcher:
         """The script is where it was: set everything as it was then."""
         position = comeback.position
         try:
-            for key in position.trains:
-                if (record := comeback.record(key)) is not None:
-                    self._to_come[key] = record
+            self._to_come = {key: record for key, record in position.loaders.items() if record.state is not None}
             step = self._open().restore()
         except StokerError as error:
             refuse(str(error))
@@ -269,8 +268,8 @@ class Watcher:
             except StokerError as error:
                 refuse(str(error))
         self._start(followed, record)
-        if record is not None:
-            set_generators(now)
+        if record is not None and record.state is not None and record.state["begun"]:
+            set_generators(now)  # what the epoch drew when it began was drawn before
 
     def check(self, position: Position) -> None:
         """Make sure that a checkpoint is the one that the script was brought to."""

@@ -1,0 +1,443 @@
+"""`stoker run --checkpoint`: scripts as people write them are killed, and go on as if they had not been."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.run.restarted import Script, Starter
+
+HEAD = """
+import random, sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Noisy(Dataset):
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return torch.full((8,), index / self.count) + random.random() + torch.randn(8), index % 3
+
+class Quiet(Noisy):
+    def __getitem__(self, index):
+        return torch.full((8,), index / self.count), index % 3
+
+def network():
+    torch.manual_seed(0)
+    random.seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.2), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+def train(model, optimizer, x, y):
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+def validate(model, loader):
+    model.eval()
+    with torch.no_grad():
+        loss = sum(nn.functional.cross_entropy(model(x), y).item() for x, y in loader)
+    model.train()
+    return loss
+
+def ahead(loader):
+    first = True
+    for following in loader:
+        if not first:
+            yield batch
+        first, batch = False, following
+    yield batch
+"""
+
+PLAIN = (
+    HEAD
+    + """
+def main(workers, epochs):
+    model = network()
+    loader = DataLoader(Noisy(60), 5, shuffle=True, num_workers=workers)
+    valid = DataLoader(Noisy(20), 5, num_workers=workers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.7)
+    for epoch in range(epochs):
+        for batch, (x, y) in enumerate(loader):
+            print(f"epoch {epoch} batch {batch} loss {train(model, optimizer, x, y).hex()}", flush=True)
+        schedule.step()
+        print(f"epoch {epoch} validation {validate(model, valid).hex()}", flush=True)
+
+main(int(sys.argv[1]), int(sys.argv[2]))
+"""
+)
+
+MOMENTS = ("epoch 0 batch 8", "epoch 2 batch 5", "epoch 3 batch 11")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_plain_loop_begins_with_the_epoch_it_was_in(workers: int, starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, PLAIN, workers, 5)
+    ended = script.check_restarts(*MOMENTS[:2], "epoch 3 validation")
+    assert not any(line.startswith("epoch 0") for line in ended.lines)  # nothing is passed
+    assert "restored step 45, in epoch 4: 1 module, 1 optimizer, 1 scheduler, the training loader" in ended.ours[0]
+
+
+def test_a_finished_run_ends_at_once_and_goes_on_with_more_to_do(starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, PLAIN, 0)
+    whole = Script(starter, tmp_path, PLAIN, 0, 4).plain().losses
+    assert script.start(more=("2",)).losses == whole[: 2 * 13]
+    again = script.start(more=("2",))
+    assert (again.code, again.losses) == (0, [])
+    assert "this run is finished" in again.lines[0] and len(again.lines) == 1
+    assert script.start(more=("4",)).since_restored == whole[2 * 13 :]
+    refused = script.start(more=("3",))
+    assert refused.code == 1 and refused.losses == []
+    assert "is after number 3 of the loop" in refused.lines[-1]
+
+
+def test_a_run_that_failed_or_was_interrupted_is_not_finished(starter: Starter, tmp_path: Path) -> None:
+    ends = {
+        "fails": "sys.exit(3)",
+        "is interrupted": "\ntry:\n    os.kill(os.getpid(), 2)\nexcept KeyboardInterrupt:\n    pass",
+    }
+    for name, end in ends.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        script = Script(starter, folder, PLAIN + "import os\n".replace("\\\n", "\n") + end.replace("\\\n", "\n"), 0, 1)
+        script.start()
+        again = script.start()
+        assert not any("is finished" in line for line in again.lines)
+
+
+def test_ctrl_c_and_termination_by_a_signal(starter: Starter, tmp_path: Path) -> None:
+    stop = "\n            if epoch == 1 and batch == 4 and len(sys.argv) > 3: os.kill(os.getpid(), 15)\n"
+    text = PLAIN.replace("\n        schedule.step()", stop + "        schedule.step()", 1).replace(
+        "import random", "import os, random", 1
+    )
+    script = Script(starter, tmp_path, text, 0, 2)
+    ended = script.start(more=("stop",))
+    assert ended.code == 75 and ended.losses[-1].startswith("epoch 1 batch 4")
+    going_on = script.start()
+    assert going_on.since_restored[0].startswith("epoch 1 batch 5")
+
+
+LOOKAHEAD = (
+    HEAD
+    + """
+def main(workers, group):
+    model = network()
+    loader = DataLoader(Noisy(65), 5, shuffle=True, num_workers=workers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=4)
+    for epoch in range(5):
+        for batch, (x, y) in enumerate(ahead(loader)):
+            loss = nn.functional.cross_entropy(model(x), y) / group
+            if batch == 8:
+                loss = loss * float("inf")  # the scaler skips this step
+            scaler.scale(loss).backward()
+            if (batch + 1) % group == 0 or batch + 1 == len(loader):
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+            print(f"epoch {epoch} batch {batch} loss {loss.item().hex()}", flush=True)
+
+main(int(sys.argv[1]), int(sys.argv[2]))
+"""
+)
+
+
+@pytest.mark.parametrize(("workers", "group"), [(0, 1), (2, 3)])
+def test_a_batch_that_is_read_ahead_is_not_lost(workers: int, group: int, starter: Starter, tmp_path: Path) -> None:
+    """With accumulation, a last group that is shorter, and steps that a gradient scaler skips."""
+    Script(starter, tmp_path, LOOKAHEAD, workers, group).check_restarts(
+        "epoch 1 batch 12", "epoch 2 batch 10", "epoch 3 batch 12"
+    )
+
+
+ACCELERATE = (
+    HEAD
+    + """
+from accelerate import Accelerator
+
+def main():
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = network()
+    loader = DataLoader(Noisy(60), 5, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for epoch in range(4):
+        for batch, (x, y) in enumerate(loader):
+            with accelerator.accumulate(model):
+                loss = nn.functional.cross_entropy(model(x), y)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            print(f"epoch {epoch} batch {batch} loss {loss.item().hex()}", flush=True)
+
+main()
+"""
+)
+
+
+def test_accelerate(starter: Starter, tmp_path: Path) -> None:
+    Script(starter, tmp_path, ACCELERATE).check_restarts("epoch 1 batch 9", "epoch 3 batch 1")
+
+
+ENDLESS = (
+    HEAD
+    + """
+class Repeated:
+    def __init__(self, sampler):
+        self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from self.sampler
+
+class Endless(DataLoader):
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = super().__iter__()
+    def __len__(self):
+        return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+def main(workers, reads_ahead):
+    own = torch.Generator().manual_seed(5) if reads_ahead else None
+    loader = Endless(Quiet(60) if workers else Noisy(60), 5, shuffle=True, num_workers=workers, generator=own)
+    valid = DataLoader(Quiet(20), 5, num_workers=workers, persistent_workers=workers > 0)
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for epoch in range(5):
+        for batch, (x, y) in enumerate(ahead(loader) if reads_ahead else loader):
+            print(f"epoch {epoch} batch {batch} loss {train(model, optimizer, x, y).hex()}", flush=True)
+        print(f"epoch {epoch} validation {validate(model, valid).hex()}", flush=True)
+
+main(int(sys.argv[1]), int(sys.argv[2]))
+"""
+)
+
+
+@pytest.mark.parametrize(("workers", "reads_ahead"), [(0, 0), (2, 1)])
+def test_a_loader_without_an_end(workers: int, reads_ahead: int, starter: Starter, tmp_path: Path) -> None:
+    """Its iterator is made before there is a model, and never ends."""
+    Script(starter, tmp_path, ENDLESS, workers, reads_ahead).check_restarts(*MOMENTS)
+
+
+WHILE = (
+    HEAD
+    + """
+class Trainer:
+    def __init__(self):
+        self.model, self.steps, self.most = network(), 0, 45
+        self.loader = DataLoader(Noisy(60), 5, shuffle=True)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+    def run(self):
+        batches = iter(self.loader)
+        while True:
+            try:
+                x, y = next(batches)
+            except StopIteration:
+                batches = iter(self.loader)
+                x, y = next(batches)
+            print(f"step {self.steps} loss {train(self.model, self.optimizer, x, y).hex()}", flush=True)
+            self.steps += 1
+            if self.steps >= self.most:
+                break
+
+def again():
+    model, optimizer = network(), None
+    loader = DataLoader(Noisy(60), 5, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    step = 0
+    while step < 45:
+        for x, y in loader:
+            print(f"step {step} loss {train(model, optimizer, x, y).hex()}", flush=True)
+            step += 1
+            if step == 45:
+                break
+
+Trainer().run() if sys.argv[1] == "attribute" else again()
+"""
+)
+
+
+@pytest.mark.parametrize("counter", ["attribute", "variable"])
+def test_steps_that_a_script_counts_itself(counter: str, starter: Starter, tmp_path: Path) -> None:
+    Script(starter, tmp_path, WHILE, counter).check_restarts("step 8", "step 30")
+
+
+PAIRS = (
+    HEAD
+    + """
+model = network()
+left, right = (DataLoader(Noisy(count), 5, shuffle=True) for count in (60, 90))
+first, second = (torch.optim.AdamW(part.parameters(), lr=1e-2) for part in (model[0], model[3]))
+for epoch in range(3):
+    for batch, ((x, y), (z, _)) in enumerate(zip(left, right)):
+        loss = nn.functional.cross_entropy(model(x + z), y)
+        model.zero_grad()
+        loss.backward()
+        first.step()
+        loss = model(z).square().mean()
+        loss.backward()
+        second.step()
+        print(f"epoch {epoch} batch {batch} loss {loss.item().hex()}", flush=True)
+"""
+)
+
+
+def test_two_loaders_and_two_optimizers(starter: Starter, tmp_path: Path) -> None:
+    Script(starter, tmp_path, PAIRS).check_restarts("epoch 0 batch 8", "epoch 2 batch 5")
+
+
+TOLD = PLAIN.replace("range(epochs)", "range(int(sys.argv[4]) if sys.argv[3:] else 0, epochs)")
+
+
+def test_restart_arguments(starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, TOLD, 0, 4)
+    script.check_restarts("epoch 0 batch 8", "epoch 2 batch 5", restart_args="--start-epoch {epoch}")
+    ignored = Script(starter, tmp_path, PLAIN, 0, 6).start(restart_args="--step {step}")
+    assert ignored.code == 1
+    assert "--restart-args did not bring the script to epoch 4: it is at 0" in ignored.ours[-1]
+
+
+REFUSED = {
+    "not used regularly": HEAD
+    + """
+loader, model = DataLoader(Noisy(200), 5), network()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step, (x, y) in enumerate(loader):
+    if step % 3 or step % 7 == 0:
+        print(f"step {step} loss {train(model, optimizer, x, y).hex()}", flush=True)
+""",
+    "another thread": HEAD
+    + """
+import queue, threading
+loader, model, batches = DataLoader(Noisy(200), 5), network(), queue.Queue(1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+def read():
+    for batch in loader:
+        batches.put(batch)
+    batches.put(None)
+threading.Thread(target=read).start()
+while (batch := batches.get()) is not None:
+    train(model, optimizer, *batch)
+print("step 0 done")
+""",
+    "before some updates": HEAD
+    + """
+loader, other, model = DataLoader(Noisy(200), 5), iter(DataLoader(Noisy(100), 5)), network()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step, (x, y) in enumerate(loader):
+    if step % 4 == 0:
+        train(model, optimizer, *next(other))
+    print(f"step {step} loss {train(model, optimizer, x, y).hex()}", flush=True)
+""",
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_cannot_be_gone_on_from_is_refused_and_runs_on(why: str, starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, REFUSED[why])
+    whole, ended = script.plain(), script.start()
+    assert ended.losses == whole.losses and ended.code == 0
+    assert sum("--checkpoint is refused" in line and why in line for line in ended.ours) == 1, ended.ours
+    assert any("checkpointer = stoker.Checkpointer(" in line for line in ended.lines)
+
+
+PASSED = (
+    HEAD
+    + """
+import json, os
+model = network()
+loader, valid = DataLoader(Noisy(60), 5, shuffle=True), DataLoader(Noisy(100), 5)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+torch.save({"loss": "none"}, "best.pt")
+log = open("log.csv", "w")
+best, names = float("inf"), ["a", "b", "c", "d"]
+for epoch in names:
+    for batch, (x, y) in enumerate(loader):
+        print(f"epoch {epoch} batch {batch} loss {train(model, optimizer, x, y).hex()}", flush=True)
+    loss = validate(model, valid)
+    print(f"epoch {epoch} validation {loss.hex()}", flush=True)
+    log.write(f"{epoch},{loss.hex()}\\n")
+    log.flush()
+    if loss < best:
+        best = loss
+        torch.save({"loss": loss.hex()}, "best.pt")
+    with open(f"last-{epoch}.json.new", "w") as file:
+        json.dump({"loss": loss.hex()}, file)
+    os.replace(f"last-{epoch}.json.new", "last.json")
+    os.makedirs(f"epoch-{epoch}", exist_ok=True)
+    print(f"epoch {epoch} saved", flush=True)
+"""
+)
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    texts = {path.name: path.read_text() for path in folder.iterdir() if path.suffix in (".csv", ".json", ".new")}
+    folders = {path.name: "" for path in folder.iterdir() if path.is_dir() and path.name.startswith("epoch-")}
+    return {**texts, **folders, "best.pt": str(torch.load(folder / "best.pt", weights_only=True)["loss"])}
+
+
+def test_files_are_put_back_when_epochs_are_passed_even_after_a_crash(starter: Starter, tmp_path: Path) -> None:
+    """The loop over names cannot be entered in the middle, so epochs that are over end after one batch each."""
+    script = Script(starter, tmp_path, PASSED)
+    whole = script.plain().losses
+    script.start("epoch c batch 5")
+    before = files_of(tmp_path)
+    assert before["log.csv"].count("\n") == 2 and "epoch-b" in before
+    killed = script.start("epoch b saved")  # while it is passed: its files are of a model that was hardly trained
+    assert killed.losses[0].startswith("epoch a batch 0") and killed.losses[1].startswith("epoch a validation")
+    assert files_of(tmp_path) != before
+    ended = script.start("epoch c batch 11")
+    assert any("files that an interrupted restart had changed were put back" in line for line in ended.ours)
+    assert ended.since_restored == whole[whole.index(ended.since_restored[0]) :][: len(ended.since_restored)]
+    assert files_of(tmp_path) == before
+    last = script.start()
+    assert last.code == 0
+    assert last.since_restored == whole[-len(last.since_restored) :]
+    files, theirs = files_of(tmp_path), files_of(tmp_path / "plain")
+    best = files.pop("best.pt")  # the script's own variable begins anew, so the best of the epochs since then
+    assert any(best in line for line in whole)
+    assert files == {name: text for name, text in theirs.items() if name != "best.pt"}
+    assert not (script.checkpoints / "passing").exists()
+
+
+def test_a_script_that_ends_before_it_is_where_it_was_has_failed(starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, PASSED)
+    script.start("epoch d batch 5")
+    before = files_of(tmp_path)
+    (tmp_path / "script.py").write_text(PASSED.replace('["a", "b", "c", "d"]', '["a", "b"]'))
+    ended = script.start()
+    assert ended.code == 1
+    assert "nothing was restored" in ended.ours[-1]
+    assert files_of(tmp_path) == before
+
+
+FOLDS = (
+    HEAD
+    + """
+for fold in range(3):
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    for epoch in range(2):
+        loader = DataLoader(Noisy(60), 5, shuffle=True)
+        if epoch == 0:
+            warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=5)
+        for batch, (x, y) in enumerate(loader):
+            print(f"epoch {fold}.{epoch} batch {batch} loss {train(model, optimizer, x, y).hex()}", flush=True)
+            if epoch == 0:
+                warm_up.step()
+        warm_up = None
+        schedule.step()
+"""
+)
+
+
+def test_models_schedulers_and_loaders_that_come_and_go(starter: Starter, tmp_path: Path) -> None:
+    Script(starter, tmp_path, FOLDS).check_restarts("epoch 0.1 batch 6", "epoch 1.0 batch 8", "epoch 1.1 batch 5")
