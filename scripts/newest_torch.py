@@ -1,6 +1,6 @@
 """Run the tests that depend on torch's insides on the newest torch that pip would install.
 
-    python scripts/newest_torch.py [ARGUMENTS OF PYTEST]        (with .venv/bin on the PATH)
+    python scripts/newest_torch.py [OPTIONS OF PYTEST] [TESTS]        (with .venv/bin on the PATH)
 
 It is laid out in a folder that goes before .venv on the PYTHONPATH, and kept for the next time in the user's cache, at
 ${XDG_CACHE_HOME:-~/.cache}/stoker. What pip gives is built for CUDA, and cannot be imported without two more gigabytes of
@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import NoReturn
 
 FILES = ["loader", "threads", "seeded", "rows", "differential"]
+SPARED = ["start_up", "torchrun", "lightning", "accelerate", "audio", "cache_for", "killed"]
 TESTS = [
     *(f"tests/torch/test_{name}.py" for name in FILES),
     *("tests/run/test_run.py", "tests/run/test_analyze.py"),
-    # Of those that need many seconds, what is about this machine or about other packages is left to the torch of .venv.
-    *("-k", "not (start_up or torchrun or lightning or cache_for) and (not test_analyze or preparing)"),
+    # What needs many seconds, and is about this machine or about other packages, is left to the torch of .venv.
+    *("-k", f"not ({' or '.join(SPARED)}) and (not test_analyze or preparing)"),
 ]
 _CHECK = "import torch; torch.cuda.is_available(); torch.ones(2, 2) @ torch.ones(2, 2)"
 
@@ -42,8 +43,8 @@ def main(arguments: list[str]) -> NoReturn:
     """Lay it out, and run the tests there."""
     try:
         newest = find_newest()
-        if newest == metadata.version("torch"):
-            print(f"torch {newest} is the newest: it has been tested")
+        if newest.partition("+")[0] == metadata.version("torch").partition("+")[0]:
+            print(f"torch {newest} is the newest, and the one of .venv")
             sys.exit(0)
         folder = lay_out(newest)
     except (UnavailableError, OSError) as error:
@@ -51,7 +52,9 @@ def main(arguments: list[str]) -> NoReturn:
         sys.exit("CI" in os.environ)
     os.chdir(Path(__file__).parents[1])
     os.environ |= on_path(folder)
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *(arguments or TESTS)])
+    if not any(Path(argument.partition("::")[0]).exists() for argument in arguments):
+        arguments = [*TESTS, *arguments]
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *arguments])
 
 
 def on_path(folder: Path) -> dict[str, str]:
