@@ -75,6 +75,8 @@ class Watch:
         self._kept: dict[str, list[str]] = {}
         self._good: set[str] = set()
         """Best files that have held a loss of the uninterrupted run."""
+        self._has_checkpoint = False
+        """Some start before has left one: the next must go on from it."""
         self.refusal = ""
 
     def start(self, number: int, ended: Ended, moment: Moment | None) -> None:
@@ -90,8 +92,9 @@ class Watch:
             raise Wrong(f"{which} ended with code {ended.code} before {moment[0]!r}: {_complaint(ended)}")
         if moment is None and ended.code != self._entry.code:
             raise Wrong(f"{which} ended with code {ended.code}: {_complaint(ended)}")
-        if restored is None and number and list(self._place.rglob("*.json")) and moment != RESTART:
+        if restored is None and self._has_checkpoint and moment != RESTART:
             raise Wrong(f"{which} did not restore anything")
+        self._has_checkpoint = bool(list(self._place.rglob("*.json")))
         lines = ended.lines[restored + 1 if restored is not None else 0 :]
         self._check_losses(which, [line for line in lines if _LOSS.match(line)], restored is not None, moment is None)
         if restored is not None or not number:

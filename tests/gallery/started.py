@@ -100,8 +100,8 @@ def run(
     timer = threading.Timer(limit_s, stop)
     timer.start()
     seen = 0
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         for line in process.stdout:
             ended.lines.append(line.rstrip("\n"))
             if kill_at is not None and not ended.was_killed and re.search(kill_at[0], line):
@@ -112,6 +112,7 @@ def run(
         ended.code = process.wait()
     finally:
         timer.cancel()
+        process.stdout.close()
     ended.seconds = time.monotonic() - began
     return ended
 
