@@ -162,7 +162,7 @@ def _without_summary(text: str) -> str:
 def test_ctrl_c_reaches_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import signal, sys\nprint('ready', flush=True)\ntry:\n    signal.pause()\nexcept KeyboardInterrupt:\n    sys.exit(9)\n"
+        "import signal, sys\ntry:\n    print('ready', flush=True)\n    signal.pause()\nexcept KeyboardInterrupt:\n    sys.exit(9)\n"
     )
     process = subprocess.Popen([*RUN, str(script)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
