@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cache.requests import Numbered
 
 import stoker
 from stoker.cache.cached import Cache
+from stoker.cache.shelf import Shelf
 
 PLANTED = Path(__file__).parents[1] / "scripts" / "planted.py"
 WITHOUT = """
@@ -53,9 +56,21 @@ def test_one_line_says_what_to_install(missing: str, words: list[str], line: str
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"stoker: {line}\n")
 
 
-def test_an_analysis_of_files_needs_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _cache_of_somebody() -> Iterator[None]:
+    name = f"of somebody ({os.getpid()})"
+    cache = Cache(name, 10_000)
+    cache.fetch(Numbered(range(3)))
+    cache.close()
+    yield
+    for found in Shelf().caches():
+        if found.name == name:
+            Shelf().remove(found)
+
+
+@pytest.mark.usefixtures("_cache_of_somebody")
+def test_an_analysis_of_files_needs_no_cache(tmp_path: Path) -> None:
     """Caches of other jobs are there, too, and nobody has to look into them."""
-    Cache("of somebody", 1000).close()
     (tmp_path / "data").mkdir()
     for number in range(64):
         (tmp_path / "data" / f"{number}.bin").write_bytes(os.urandom(2000))
