@@ -29,7 +29,7 @@ from stoker.run.restart.loaders import Loaders
 from stoker.run.restart.lookahead import TOO_FEW, WINDOW
 from stoker.run.restart.loops import Surroundings, Surveyor, innermost
 from stoker.run.restart.parts import Parts
-from stoker.run.restart.record import PART, LoaderRecord, Position, mark_finished, newest
+from stoker.run.restart.record import PART, LoaderRecord, Position, loaders_of_values, mark_finished, newest
 from stoker.run.restart.source import loops_around, place_of
 from stoker.run.restart.words import refuse, say, say_refused
 from stoker.torch.loader import DataLoader
@@ -84,7 +84,7 @@ class Watcher:
         _after(torch.amp.GradScaler, "step", self._updated)  # a step of an optimizer that it skips counts
         _after(torch.autograd, "backward", self._passed_backward)
         self._is_aside = False
-        Frameworks(self.directory, self.options, self._stand_aside)
+        self._frameworks = Frameworks(self.directory, self.options, self._stand_aside)
 
     def _stand_aside(self) -> None:
         """A framework takes over."""
@@ -222,7 +222,7 @@ class Watcher:
         is_past = self._ended is not None
         around = self._ended or self._loaders.set_back(self._surveyor.survey(sys._getframe()))
         records = self._loaders.records(at_end=is_past)
-        return Position(self._updates, records, self._loaders.trains, around, is_past)
+        return Position(tuple(self._command), self._updates, records, self._loaders.trains, around, is_past)
 
     def batches_in_epoch(self) -> int | None:
         """How many batches an epoch of training has, if that is known."""
@@ -246,7 +246,7 @@ class Watcher:
         """The script is where it was: set everything as it was then."""
         position = comeback.position
         try:
-            self._to_come = {key: record for key, record in position.loaders.items() if record.state is not None}
+            self.expect(position.loaders)
             step = self._open().restore()
         except StokerError as error:
             refuse(str(error))
@@ -271,6 +271,10 @@ class Watcher:
         if record is not None and record.state is not None and record.state["begun"]:
             set_generators(now)  # what the epoch drew when it began was drawn before
 
+    def expect(self, records: dict[str, LoaderRecord]) -> None:
+        """Have loaders go on from these when they are asked for the first time."""
+        self._to_come = {key: record for key, record in records.items() if record.state is not None}
+
     def check(self, position: Position) -> None:
         """Make sure that a checkpoint is the one that the script was brought to."""
         if self._comeback is not None and position != self._comeback.position:
@@ -280,6 +284,7 @@ class Watcher:
 
     def close(self) -> list[str]:
         """Finish; what to say at the end."""
+        self._frameworks.put_back()
         if not self._parts.are_any:
             return []  # a launcher, say, which trains nothing
         if self._comeback is not None:
@@ -333,6 +338,14 @@ class _Place:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._watcher.check(Position.of_values(state))
+
+    def rank_state(self) -> dict[str, Any]:
+        """Loaders draw from generators of their own rank."""
+        values: dict[str, Any] = self._watcher.position().values()["loaders"]
+        return values
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        self._watcher.expect(loaders_of_values(state))
 
     def __len__(self) -> int:
         return self._watcher.batches_in_epoch() or 0
