@@ -332,6 +332,11 @@ class Checkpointer:
         self.close()
         sys.exit(PREEMPTED if is_saved else 1)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is the only one of its run."""
+        return self._ranks.is_alone
+
     def stats(self) -> CheckpointStats:
         """What checkpoints have cost so far."""
         pace = self._pace

@@ -120,7 +120,7 @@ class Loaders:
             followed.was_asked = False
         self.trains = tuple(sorted(part))
 
-    def iteration_done(self, backwards: int) -> None:
+    def iteration_over(self, backwards: int) -> None:
         """All that belongs to the last update was done."""
         for key in self.trains:
             followed, counts = self._followed(key), self._counts[key]
