@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tries import HANG_S, in_some_try
+from tests.tries import HANG_S, in_some_try, until
 
 from stoker.cli import analyze as cli
 from stoker.decide.model import Share, predict
@@ -26,6 +26,7 @@ from stoker.profile import Profile
 SCRIPT = Path(__file__).parents[1] / "scripts" / "planted.py"
 ANALYZE = [sys.executable, "-m", "stoker", "analyze"]
 STRICT = SCRIPT.with_name("strict.py")
+STYLES = SCRIPT.with_name("styles.py")
 DDP = Path(__file__).parents[2] / "examples" / "unmodified" / "ddp.py"
 
 
@@ -212,6 +213,42 @@ def test_nothing_that_a_training_loop_can_see_changes(kind: str, tmp_path: Path)
         assert 0.6 < profile.rates.gpu / (8 / 0.02) < 1.1
 
     in_some_try(check)
+
+
+@pytest.mark.parametrize("kind", ["mean", "split", "accuracy", "pair", "whole batches", "holes"])
+def test_styles_that_are_easily_misunderstood(kind: str, tmp_path: Path) -> None:
+    def check() -> None:
+        done = analyze([STYLES, kind], tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        profile = Profile.load(tmp_path / "profile.json")
+        assert profile.dataset.samples == 400
+        assert 0.6 < profile.rates.gpu / (8 / 0.02) < 1.1
+        assert profile.speed.cached < 1.1 * 8 / 0.02
+
+    in_some_try(check)
+
+
+@pytest.mark.parametrize(("kind", "words"), [("empty", "gives no batches"), ("once", "it can be read once only")])
+def test_loaders_that_have_nothing_to_give(kind: str, words: str, tmp_path: Path) -> None:
+    done = analyze([STYLES, kind], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("stoker: nothing was measured: the training loader")
+    assert words in done.stderr.splitlines()[-1]
+
+
+def test_a_script_that_ends_by_ctrl_c_is_not_started_again(tmp_path: Path) -> None:
+    words = [*ANALYZE, "--json", str(tmp_path / "profile.json"), str(STYLES), "early"]
+    temporary = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=temporary
+    )
+    until(lambda: any('"loaders": 1' in path.read_text() for path in tmp_path.glob("stoker-*/measured.json")))
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=HANG_S)
+    assert process.returncode == 130
+    assert "started again" not in err
+    assert "ended early" in out
 
 
 SLOW = """if True:

@@ -2,7 +2,7 @@
 
 import math
 
-from stoker.run.choice import OTHER_BATCHES, SHUFFLED_BATCHES, SHUFFLED_S, VALIDATING_S, Choice
+from stoker.run.choice import BACKWARD_BATCHES, OTHER_BATCHES, SHUFFLED_BATCHES, SHUFFLED_S, VALIDATING_S, Choice
 
 
 def use(
@@ -35,7 +35,7 @@ def test_one_before_backward_passes_if_the_script_updates_by_itself() -> None:
     use(choice, 0, length=1000, batches=3)
     use(choice, 1, batches=1)
     choice.went_back()
-    use(choice, 1, batches=SHUFFLED_BATCHES - 1)
+    use(choice, 1, batches=BACKWARD_BATCHES - 1)
     assert choice.chosen == 1
 
 

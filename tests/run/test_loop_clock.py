@@ -217,3 +217,16 @@ def test_the_slowest_rank_counts_and_all_end_together() -> None:
     assert first == pytest.approx(16 / 0.015)
     assert second == pytest.approx(16 / 0.015)
     assert first_count == second_count
+
+
+def test_a_loop_that_becomes_slow_does_not_outlast_its_time() -> None:
+    """Its first iterations take 20 us, and chunks are made for these; then each takes 30 ms."""
+    loop = Loop(20e-6, phase_s=1.0, deadline=60.0)
+    loop.begin(Phase("alone"))
+    for number in range(100_000):
+        loop.work_s = 20e-6 if number < 40 else 0.03
+        loop.iterate()
+        if loop.clock.is_over:
+            break
+    assert loop.time.now() < 5
+    assert loop.series.times

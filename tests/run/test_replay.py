@@ -1,5 +1,6 @@
 """Batches that are given again and again, whatever a script does to them."""
 
+import threading
 from collections import UserDict, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from stoker.errors import CommandError
 from stoker.run.replay import Kept
 
 META = torch.device("meta")
@@ -93,6 +95,17 @@ def test_a_class_that_cannot_be_pickled_is_copied_but_not_moved() -> None:
     assert kept.fresh().x.tolist() == [1, 1, 1]
     assert kept.on(META) is None
     assert kept.on(None) is kept
+
+
+def test_tensors_that_require_gradients_still_do() -> None:
+    kept = Kept([torch.ones(2, requires_grad=True), torch.ones(2)])
+    assert [tensor.requires_grad for tensor in kept.fresh()] == [True, False]
+    assert all(tensor.is_leaf for tensor in kept.fresh())
+
+
+def test_a_batch_that_cannot_be_copied_is_refused() -> None:
+    with pytest.raises(CommandError, match="cannot be copied"):
+        Kept([torch.ones(2), threading.Lock()])
 
 
 def test_the_batch_that_was_kept_may_be_changed() -> None:

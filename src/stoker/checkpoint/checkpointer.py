@@ -152,6 +152,8 @@ class Checkpointer:
         try:
             if self._ranks.rank < len(extra["generators"]):  # or else there were fewer processes then
                 set_generators(extra["generators"][self._ranks.rank])
+                for name, state in extra["ranks"][self._ranks.rank].items():
+                    self._stateful[name].load_rank_state(state)
             own = {name: extra["policy"][name] for name in ("planned", "budget", "interval", "mode")}
         except (*NONSENSE, RuntimeError) as error:
             raise CheckpointError(f"what was saved beside the states makes no sense ({error!r})") from error
@@ -253,13 +255,17 @@ class Checkpointer:
                 self._copier.make_ready(self._writer.room(gather(self._stateful, {}).lengths))
 
     def _snapshot(self, *, kept: bool) -> None:
-        states = self._ranks.exchange(generators())
+        said = self._ranks.exchange([generators(), self._of_this_rank()])
         if self._writer is None:
             return
         try:
             if not self._writer.is_alive:
                 self._writer.wait_ready(self._say_who_writes)
-            extra = {"generators": states, "policy": self._policy()}
+            extra = {
+                "generators": [states for states, _ in said],
+                "ranks": [own for _, own in said],
+                "policy": self._policy(),
+            }
             later = changed_by_optimizers_only(self._stateful) if self._saving.overlap else set()
             gathered = gather(self._stateful, extra, later=later)
             mapping = self._writer.room(gathered.lengths)
@@ -272,6 +278,12 @@ class Checkpointer:
             return
         prune = None if self._ranks.node is None else self._committed
         self._saving.begin(self._step, gathered, mapping, kept=kept, prune=prune)
+
+    def _of_this_rank(self) -> dict[str, Any]:
+        """What differs between ranks, of parts that tell: only the writer's states are saved otherwise."""
+        if self._ranks.is_alone:
+            return {}
+        return {name: part.rank_state() for name, part in self._stateful.items() if hasattr(part, "rank_state")}
 
     def _policy(self) -> dict[str, Any]:
         pace = self._pace
@@ -323,6 +335,11 @@ class Checkpointer:
         self._signals.take_over()  # a launcher's signal shall not end this process on its way out
         self.close()
         sys.exit(PREEMPTED if is_saved else 1)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process is the only one of its run."""
+        return self._ranks.is_alone
 
     def stats(self) -> CheckpointStats:
         """What checkpoints have cost so far."""

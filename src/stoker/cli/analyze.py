@@ -2,8 +2,8 @@
 
 SCRIPT is run unchanged, as by `stoker run`, until it makes its first update. Then its own loop is given batches that are
 on the device already, cached ones and cold ones, in turn; in between workers and storage are measured by themselves. When
-all is known the script is stopped. It takes a minute or two, at most three, and no root. A script that ends before that is
-started again for what is missing, at most three times.
+all is known the script is stopped. It takes a minute or two, with the default --time at most three, and no root. A script
+that ends before that is started again for what is missing, at most three times.
 
 The script trains on distorted data meanwhile: what it writes (checkpoints, logs) means nothing. With --scratch it sees its
 directory as it is, and what it writes there is thrown away.
@@ -88,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
         charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
     plan = Path(options.plan) if options.plan else places.plan_beside(target)
+    places.check_differ(target, plan, *([Path(options.html)] if options.html else []))
     places.check_profile(target)
     places.check_plan(plan)
     if options.html:

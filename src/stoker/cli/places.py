@@ -15,7 +15,17 @@ from stoker.errors import CommandError
 
 def plan_beside(profile: Path) -> Path:
     """Where the plan of a profile is, if nobody says otherwise: plan.toml, or X.plan.toml for X.json."""
+    if not profile.name:
+        raise CommandError(f"{profile} is a directory")
     return profile.with_name("plan.toml" if profile.name == "profile.json" else f"{profile.stem}.plan.toml")
+
+
+def check_differ(*paths: Path) -> None:
+    """Refuse one place for two documents."""
+    if len({path.absolute() for path in paths}) < len(paths):
+        raise CommandError(
+            "the profile, the plan and the page need a file each: --json, --plan and --html name the same one"
+        )
 
 
 def check_profile(path: Path) -> None:

@@ -146,12 +146,21 @@ def stat_of(text: str) -> tuple[int, float]:
 
 def tree_s(root: int, known: Mapping[int, tuple[int, float]]) -> float:
     """The processor time of a process and of all its descendants."""
+    return sum(known[pid][1] for pid in [root, *_below(root, known)] if pid in known)
+
+
+def descendants(root: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    return _below(root, processes())
+
+
+def _below(root: int, known: Mapping[int, tuple[int, float]]) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in known.items():
         children.setdefault(parent, []).append(pid)
-    total, left = 0.0, [root]
+    found, left = [], [root]
     while left:
-        pid = left.pop()
-        total += known[pid][1] if pid in known else 0.0
-        left += children.get(pid, [])
-    return total
+        some = children.get(left.pop(), [])
+        found += some
+        left += some
+    return found

@@ -29,6 +29,8 @@ from stoker.torch.loader import DataLoader
 _WITHOUT_LOADER = 50
 _WITHOUT_LOADER_S = 15.0
 """A script that makes so many backward passes in so long a time, and has iterated no loader, does not train with one."""
+_COMPANION = 3
+_SAVED_EVERY_S = 5.0
 
 
 class Analysis:
@@ -50,6 +52,13 @@ class Analysis:
         self._began = 0.0
         self._passes, self._first_pass = 0, 0.0
         self._last: Watched | None = None
+        self._judged: set[int] = set()
+        self._used: dict[int, int] = {}
+        """Batches of other loaders since the last one of the training loader."""
+        self._together: dict[int, int] = {}
+        """How often in succession a loader gave one batch beside one of the training loader."""
+        self._companions: set[int] = set()
+        self._saved_at = 0.0
         DataLoader.wrap_iterator = self._watch
         register_optimizer_step_post_hook(self._on_update)
         self._backward = torch.autograd.backward
@@ -68,12 +77,13 @@ class Analysis:
         self._choice.used(number, shuffles=shuffles(loader), length=_length(loader) or math.inf)
         if self._measurement is None and self._choice.chosen == number:
             self._take_over(loader)
-        if self._measurement is not None and not self._is_training(loader):
-            if any(_is_remade(loader, known) for known in self._training):
+        learns = _learns() or (self._measurement is not None and not self._choice.learns(self._found.loader - 1))
+        if self._measurement is not None and not (self._is_training(loader) and learns):
+            if learns and any(_is_remade(loader, known) for known in self._training):
                 self._training.append(loader)
-            else:
+            elif number not in self._companions:
                 self._measurement.other_begins()
-        return Watched(self, loader, None if self._is_training(loader) else iterate())
+        return Watched(self, loader, None if self._is_training(loader) and learns else iterate())
 
     def _number(self, loader: Any) -> int:
         for number, known in enumerate(self._loaders):
@@ -87,21 +97,36 @@ class Analysis:
         """The batch that the script gets of a loader."""
         if os.getpid() != self._owner:
             return next(watched.own)
-        if self._is_training(watched.loader):
+        learns, number = _learns(), self._number(watched.loader)
+        if self._is_training(watched.loader) and (watched.own is None or learns):
             return self._measured_batch(watched)
         if self._measurement is not None:
-            self._measurement.other()
+            self._used[number] = self._used.get(number, 0) + 1
+            if number not in self._companions:
+                self._measurement.other()
         batch = next(watched.own)
         self._last, watched.last = watched, batch
-        learns = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-        self._choice.given(self._number(watched.loader), time.perf_counter(), learns=learns)
+        self._choice.given(number, time.perf_counter(), learns=learns)
         self._look_at_choice()
         return batch
+
+    def _find_companions(self) -> None:
+        """A loader that gives one batch beside every batch of the training loader belongs to the loop."""
+        for number, count in self._used.items():
+            self._together[number] = self._together.get(number, 0) + 1 if count == 1 else 0
+            if self._together[number] >= _COMPANION:
+                self._companions.add(number)
+        for number in self._together.keys() - self._used.keys():
+            self._together[number] = 0
+        self._used.clear()
 
     def _measured_batch(self, watched: "Watched") -> Any:
         measurement = self._measurement
         assert measurement is not None
         watched.release()
+        self._find_companions()
+        if time.perf_counter() - self._saved_at > _SAVED_EVERY_S:
+            self._save()  # should it be killed
         if watched.given == watched.ends_after:
             measurement.epoch_ended()
             raise StopIteration
@@ -146,16 +171,18 @@ class Analysis:
     def _take_over(self, loader: Any) -> None:
         self._training.append(loader)
         self._found.loader = self._number(loader) + 1
-        limit_s = self._settings["limit_s"]
-        self._measurement = Measurement(
-            loader,
-            self._found,
-            iterations=self._settings["iterations"],
-            phase_s=self._settings["phase_s"],
-            deadline=self._began + limit_s,
-            tell=self._tell,
-            saved=self._save,
-        )
+        try:
+            self._measurement = Measurement(
+                loader,
+                self._found,
+                iterations=self._settings["iterations"],
+                phase_s=self._settings["phase_s"],
+                deadline=self._began + self._settings["limit_s"],
+                tell=self._tell,
+                saved=self._save,
+            )
+        except StokerError as error:
+            self._give_up(str(error))
 
     def _is_training(self, loader: Any) -> bool:
         return any(known is loader for known in self._training)
@@ -164,7 +191,10 @@ class Analysis:
         """An update after another loader's batch: one that gives the same kind of batches trains, too."""
         last, measurement = self._last, self._measurement
         self._last = None
-        if last is None or measurement is None or not measurement.kept or self._is_training(last.loader):
+        if last is None or measurement is None or not measurement.kept or id(last.loader) in self._judged:
+            return
+        self._judged.add(id(last.loader))  # all loaders are kept
+        if self._is_training(last.loader) or self._number(last.loader) in self._together:
             return
         is_alike = Kept(last.last).kinds == measurement.kept[0].kinds
         if is_alike and last.loader.batch_size == measurement.subject.loader.batch_size:
@@ -183,6 +213,7 @@ class Analysis:
     def _save(self) -> None:
         if not self._reports:
             return
+        self._saved_at = time.perf_counter()
         if self._measurement is None:
             self._found.save(self._place)
         else:
@@ -251,6 +282,10 @@ class Watched:
             self.own = self.last = None
 
 
+def _learns() -> bool:
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
 def _length(thing: Any) -> int | None:
     try:
         return len(thing)
@@ -262,6 +297,7 @@ def _is_remade(loader: Any, training: Any) -> bool:
     """Whether a loader does the same as one before, which the script may have made anew for another epoch."""
     return (
         loader.dataset is training.dataset
+        and _length(loader) == _length(training)
         and loader.batch_size == training.batch_size
         and shuffles(loader) == shuffles(training)
         and loader.num_workers == training.num_workers

@@ -7,8 +7,8 @@ the largest of those it has used. A loader that is read while gradients are swit
 
 from dataclasses import dataclass
 
-SHUFFLED_BATCHES, SHUFFLED_S = 16, 20.0
-OTHER_BATCHES, OTHER_S = 48, 30.0
+BACKWARD_BATCHES, SHUFFLED_BATCHES, SHUFFLED_S = 16, 200, 20.0
+OTHER_BATCHES, OTHER_S = 300, 30.0
 VALIDATING_S = 60.0
 
 
@@ -62,6 +62,10 @@ class Choice:
         if self._last is not None:
             self._loaders[self._last].goes_back = True
 
+    def learns(self, loader: int) -> bool:
+        """Whether it was read with gradients switched on."""
+        return self._loaders[loader].learns
+
     def best_guess(self) -> int | None:
         """The chosen one, or what would be if nothing more came."""
         if self.chosen is not None or self._wanted is not None or not self._loaders:
@@ -76,6 +80,7 @@ class Choice:
         passed_s = now - known.first_at if self._by_time else 0.0
         if not known.learns:
             return passed_s >= VALIDATING_S and loader == self.best_guess()
-        if known.goes_back or known.shuffles:
-            return known.batches >= SHUFFLED_BATCHES or passed_s >= SHUFFLED_S
+        if known.goes_back or known.shuffles:  # one that shuffles may be gone through for a mean before
+            enough = BACKWARD_BATCHES if known.goes_back else SHUFFLED_BATCHES
+            return known.batches >= enough or passed_s >= SHUFFLED_S
         return (known.batches >= OTHER_BATCHES or passed_s >= OTHER_S) and loader == self.best_guess()

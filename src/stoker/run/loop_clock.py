@@ -31,6 +31,10 @@ Agree = Callable[..., tuple[float, ...]]
 """The largest of each value over all ranks."""
 
 
+def _alone(*values: float) -> tuple[float, ...]:
+    return values
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What the loop gets, and how its time is counted."""
@@ -48,7 +52,7 @@ class LoopClock:
     """Times one phase after the other."""
 
     def __init__(
-        self, *, rounds: int, batch: float, phase_s: float, iterations: int, deadline: float, agree: Agree = lambda *v: v
+        self, *, rounds: int, batch: float, phase_s: float, iterations: int, deadline: float, agree: Agree = _alone
     ) -> None:
         self._rounds = rounds
         self.batch = batch
@@ -99,7 +103,7 @@ class LoopClock:
         self._asked_at, self._is_clean = now, True
         if self._phase.batches is not None:
             self._end_untimed(self._phase.batches)
-        elif self.is_chunk_full:
+        elif self.is_chunk_full or self._is_overdue(now):
             self._close_chunk(now)
 
     def given(self, now: float) -> None:
@@ -170,6 +174,10 @@ class LoopClock:
         is_long = self._phase_given > 0 and self.active_s > self._phase_s / 2
         self.is_over = bool(self._agree(float(self._phase_given >= batches or is_long))[0])
 
+    def _is_overdue(self, now: float) -> bool:
+        """A loop that has become slow does not fill its chunk in time. Of several ranks, all have to fill theirs."""
+        return self._agree is _alone and (now >= self._deadline or self.active_s > 2 * self._phase_s)
+
     def _close_chunk(self, now: float) -> None:
         iteration_s, fewest, elapsed, late = self._agree(
             self._chunk_s / max(1, self._chunk_iterations),
@@ -178,7 +186,10 @@ class LoopClock:
             float(now >= self._deadline),
         )
         iterations = round(-fewest)
-        if iterations == 0 or iterations < self._size / 2:
+        if iterations and self._is_overdue(now):
+            self._series.add(iterations * self.batch, iterations * iteration_s)
+            self._start_chunk()
+        elif iterations == 0 or iterations < self._size / 2:
             self._target += self._size  # too little of it counts: go on
         elif self._tunings < _TUNINGS and (size := self._better_size(iteration_s)) > self._size:
             self._size, self._tunings = size, self._tunings + 1
@@ -186,7 +197,7 @@ class LoopClock:
         else:
             self._series.add(iterations * self.batch, iterations * iteration_s)
             self._start_chunk()
-        self.is_over = late > 0 or self._is_enough(elapsed)
+        self.is_over = late > 0 or elapsed > 3 * self._phase_s or self._is_enough(elapsed)
 
     def _better_size(self, iteration_s: float) -> int:
         """Long enough to be timed; whole rounds of workers, whose batches come together, and of accumulated updates."""

@@ -29,7 +29,7 @@ from stoker.measure.series import Series
 from stoker.memory import headroom_bytes
 from stoker.run.loop_clock import LoopClock, Phase
 from stoker.run.measured import Measured
-from stoker.run.preparing import Preparing
+from stoker.run.preparing import Preparing, next_of
 from stoker.run.ranks import Ranks
 from stoker.run.reading import Reading
 from stoker.run.replay import Kept
@@ -37,6 +37,8 @@ from stoker.run.subject import Ids, Subject, close_iterator
 
 WARM_UP = 5
 _REPLAYED = 4
+_OF_STREAMS = frozenset({"num_workers", "workers", "cache"})
+"""What no plan changes of a stream's loader."""
 _MOST_SAMPLES = 20_000
 _IN_MEMORY = 0.99
 _COLD = 0.05
@@ -86,7 +88,7 @@ class Measurement:
             phase_s=phase_s,
             iterations=iterations,
             deadline=deadline,
-            agree=self._ranks.largest_of,
+            **({"agree": self._ranks.largest_of} if self._ranks.world > 1 else {}),
         )
 
     def _describe(self) -> None:
@@ -95,7 +97,7 @@ class Measurement:
         found.workers, found.prefetch = subject.workers, max(1, subject.prefetch)
         found.threads = bool(subject.workers) and subject.loader.workers == "threads"
         found.world = self._ranks.world
-        found.fixed = sorted(subject.loader._given)
+        found.fixed = sorted(subject.loader._given | (_OF_STREAMS if subject.is_stream else frozenset()))
         found.cores, found.memory_bytes, found.room_bytes = usable_cores(), memory_bytes(), max(0, headroom_bytes())
         if not subject.is_stream:
             self._batches = subject.batches(self._iterations + WARM_UP + 8 * max(1, subject.workers))
@@ -120,7 +122,7 @@ class Measurement:
             self._say(phase.name)
             self._synchronise()
             clock.begin(phase, series, time.perf_counter())
-        batch = next(self._source)
+        batch = next_of(self._source)
         self._given_at, self._given_cpu_s = time.perf_counter(), own_cpu_s()
         clock.given(self._given_at)
         return batch
@@ -189,7 +191,7 @@ class Measurement:
         found.note(
             "the dataset is a stream: reading and preparing cannot be told apart, and nothing can be cached or cooled"
         )
-        stream = itertools.chain.from_iterable(loader._iterate() for _ in itertools.count())
+        stream = _epochs_of(loader)
         yield self._warm_up(), Series(), self._remembering(stream)
         found.batch = self.kept[0].samples
         self._clock.batch = max(1, found.batch)
@@ -298,6 +300,12 @@ class Measurement:
         if self._is_coolable is not None:
             return
         self._is_coolable = False
+        try:
+            self._measure_workers_and_storage()
+        except Exception as error:  # of the user's dataset, which is asked for samples in a way that it did not expect
+            self.found.note(f"preparing and reading could not be measured by themselves: {type(error).__name__}: {error}")
+
+    def _measure_workers_and_storage(self) -> None:
         subject, found, batches = self.subject, self.found, self._batches
         ids = self._choose_samples(batches)
         storage = subject.storage
@@ -385,3 +393,13 @@ class Measurement:
     def _synchronise(self) -> None:
         if self._device is not None:
             torch.cuda.synchronize(self._device)
+
+
+def _epochs_of(loader: Any) -> Iterator[Any]:
+    """Epoch after epoch of a stream, until one has nothing in it."""
+    is_empty = False
+    while not is_empty:
+        is_empty = True
+        for batch in loader._iterate():
+            is_empty = False
+            yield batch

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stoker.errors import CommandError
 from stoker.measure.host import usable_cores
 from stoker.measure.processor import wanted_s
 from stoker.measure.series import FEWEST, Series
@@ -13,6 +14,16 @@ from stoker.run.loop_clock import CHUNK_S, GOOD
 from stoker.run.measured import Measured
 from stoker.run.ranks import Ranks
 from stoker.run.subject import Subject, close_iterator
+
+_NOTHING = object()
+
+
+def next_of(source: Iterator[Any]) -> Any:
+    """The next batch of a source that should have no end."""
+    batch = next(source, _NOTHING)
+    if batch is _NOTHING:
+        raise CommandError("the training loader gives nothing more: it can be read once only")
+    return batch
 
 
 class Preparing:
@@ -53,7 +64,7 @@ class Preparing:
         pids = [worker.pid for worker in getattr(source, "_workers", [])]
         rounds, began = max(1, workers), time.perf_counter()
         for _ in range(rounds * ((self._subject.prefetch or 2) + 1)):
-            next(source)
+            next_of(source)
             if self._ranks.largest(time.perf_counter() - began) > self._phase_s / 2:
                 break
         began, busy, given = time.perf_counter(), wanted_s(pids), rounds
@@ -76,7 +87,7 @@ class Preparing:
         """How long the slowest rank waits for so many batches."""
         began = time.perf_counter()
         for _ in range(count):
-            next(source)
+            next_of(source)
         taken = self._ranks.largest(time.perf_counter() - began)
         self._took(taken)
         return taken

@@ -10,6 +10,9 @@ from stoker.measure.series import Series
 from stoker.profile import Confidence, Dataset, Host, Profile, Rates, Speed
 from stoker.run.measured import Measured
 
+_CHANCE = 1.25
+"""A loop that is measured so many times as fast as without any waiting was not measured well."""
+
 
 def profile_of(found: Measured, script: str) -> Profile:
     """What is missing is predicted from the rates, as far as these are known."""
@@ -42,6 +45,11 @@ def profile_of(found: Measured, script: str) -> Profile:
     cached = found.cached.rate or found.cold.rate or predict(rates, replace(share, cached=1.0)).rate
     cold = found.cold.rate or (predict(rates, share).rate if storage.times else cached)
     speed = Speed(found.gpu.rate, cached, cold)
+    if max(cached, cold) > _CHANCE * found.gpu.rate:
+        found.note(
+            "the loop was seen to go faster with its loader than with batches that were there already: it does not do the "
+            "same all the time, or the host was busy; measure again"
+        )
     stalls = stalls_of(speed)
     profile = Profile(
         stoker=stoker.__version__,

@@ -66,7 +66,7 @@ class Reading:
         chosen = ids[:: max(1, len(ids) // _SINGLE)][:_SINGLE]
         if self._subject.storage.is_files:
             files.cool(path for some in self._subject.storage.paths(chosen) for path in some)
-        for number in chosen:
+        for number in chosen if isinstance(self._subject.first, int) else ():  # not of a dataset that gives whole batches
             times.append(_seconds(lambda number=number: self._subject.dataset[number], pause_s))  # type: ignore[misc]
             if time.perf_counter() - began > self._phase_s / 3:
                 break

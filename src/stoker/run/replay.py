@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from stoker.errors import CommandError
+
 Tensors = list[torch.Tensor]
 
 
@@ -27,13 +29,16 @@ class Kept:
             self._frame = _frame_of(batch, self._tensors)
         except Exception:  # a class of its own inside a function, a lambda: what cannot be pickled may still be copied
             self._tensors.clear()
-            self._whole = copy.deepcopy(batch)
+            try:
+                self._whole = copy.deepcopy(batch)
+            except Exception as error:
+                raise CommandError(f"a batch of the training loader cannot be copied: {error}") from error
 
     def fresh(self) -> Any:
         """The batch as it was, in tensors of its own."""
         if self._frame is None:
             return copy.deepcopy(self._whole)
-        return _filled(self._frame, [tensor.clone() for tensor in self._tensors])
+        return _filled(self._frame, [_copied(tensor) for tensor in self._tensors])
 
     def on(self, device: torch.device | None) -> "Kept | None":
         """The same batch on a device; None if not all of it can be brought there."""
@@ -42,7 +47,7 @@ class Kept:
         if self._frame is None:
             return None
         moved = copy.copy(self)
-        moved._tensors = [tensor.to(device) for tensor in self._tensors]
+        moved._tensors = [tensor.detach().to(device).requires_grad_(tensor.requires_grad) for tensor in self._tensors]
         return moved
 
     @property
@@ -72,12 +77,16 @@ class _Taking(pickle.Pickler):
         if id(thing) not in self._numbers:
             self._numbers[id(thing)] = len(self._taken)
             self._seen.append(thing)
-            self._taken.append(thing.detach().clone())
+            self._taken.append(_copied(thing))
         return self._numbers[id(thing)]
 
 
 class _Filling(pickle.Unpickler):
     persistent_load: Callable[[Any], Any]
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _frame_of(batch: Any, tensors: Tensors) -> bytes:

@@ -8,6 +8,7 @@ there goes to UPPER, which the caller removes. All other places are the real one
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -79,7 +80,7 @@ def _mounted_below(folder: str) -> list[str]:
     """Folders below that are file systems of their own, outer ones first."""
     found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        point = line.split()[4].encode().decode("unicode_escape")
+        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4])  # spaces and the like
         if point != folder and Path(point).is_relative_to(folder) and os.path.isdir(point) and point not in found:
             found.append(point)
     return sorted(found, key=lambda point: len(Path(point).parts))

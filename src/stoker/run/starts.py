@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.shelf import Shelf
+from stoker.live.process import find
+from stoker.measure.busy import descendants
 from stoker.run.measured import Measured
 from stoker.run.script import environment
 
@@ -31,7 +33,12 @@ def measure(words: list[str], settings: dict[str, Any]) -> tuple[int, Measured |
         left_s = max(_LEAST_S / 2, deadline - _GRACE_S - time.monotonic()) if start else limit_s
         code, began = _run_script(words, {"analyze": {**settings, "limit_s": left_s}}, left_s + _GRACE_S)
         found = Measured.load(settings["measured"])
+        if code and start and found is not None:  # it may not bear a second start: its input has been read, say
+            found.note(f"the script ended with code {code} when it was started again, before all was measured")
+            return (0 if found.is_enough else code), found
         if code or found is None or found.is_complete or found.word or not found.loaders:
+            break
+        if settings["loader"] and settings["loader"] > found.loaders:
             break
         deadline = (began or time.monotonic()) + limit_s + _GRACE_S if not start else deadline
         if start == _RESTARTS or time.monotonic() > deadline - _GRACE_S:
@@ -52,7 +59,11 @@ def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> t
     Ctrl-C ends both processes; other signals that end are passed on. A script whose time is over has written what was
     found until then, and counts as one that ended by itself.
     """
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *_PASSED_ON)}
+    interrupts: list[int] = []
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _PASSED_ON}
+    before[signal.SIGINT] = signal.getsignal(signal.SIGINT)
+    if before[signal.SIGINT] is not signal.SIG_IGN:  # as in the background of a shell
+        signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         process = subprocess.Popen(
             words,
@@ -62,7 +73,8 @@ def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> t
         for number in _PASSED_ON:
             if before[number] is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: process.send_signal(number))
-        return _wait(process, Path(settings["analyze"]["measured"]), limit_s)
+        code, began = _wait(process, Path(settings["analyze"]["measured"]), limit_s)
+        return (-signal.SIGINT if interrupts else code), began  # whatever the script made of a Ctrl-C
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -81,12 +93,7 @@ def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tu
                 began = time.monotonic()
             if began is not None and time.monotonic() - began > limit_s:
                 break
-    process.terminate()
-    try:
-        process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    _end(process)
     found = Measured.load(place)
     assert found is not None
     found.is_complete = True
@@ -94,3 +101,19 @@ def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tu
     found.note(f"the script was stopped after {limit_s:.0f} s of analysis, before all was measured")
     found.save(place)
     return 0, began
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a script and all that it has started: it may be a shell's, whose python would go on."""
+    family = {pid: found.started for pid in descendants(process.pid) if (found := find(pid)) is not None}
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pid, started in family.items():
+        found = find(pid)
+        if found is not None and found.started == started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -44,7 +44,9 @@ class Subject:
         self._indices = None if self.is_stream else _cycle(loader._index_sampler)
         self._storage: _Storage | None = None
         self._draws: bool | None = None
-        self._first: Any = None
+        self.first: Any = None
+        """What the dataset is asked for first: a sample, or a whole batch."""
+        self._some: Ids = []
         self._cached_dataset: Any = None
         self._cache: Cache | None = None
 
@@ -62,7 +64,8 @@ class Subject:
         found = list(itertools.islice(self._indices, count))
         if not found:
             raise CommandError("the training loader gives no batches")
-        self._first = self.samples(found[0])[0]
+        self.first = found[0][0] if self.loader._auto_collation else found[0]
+        self._some = sorted({number for batch in found for number in self.samples(batch) if isinstance(number, int)})
         return found
 
     def samples(self, batch: Any) -> Ids:
@@ -73,10 +76,10 @@ class Subject:
     def storage(self) -> "_Storage":
         """What samples are read from."""
         if self._storage is None:
-            if not self.length or not isinstance(self._first, int):
-                self._storage = _Storage("the samples of the dataset are not numbered")
+            if not self.length or not isinstance(self.first, int):
+                self._storage = _Storage("the dataset is not asked for single samples by their numbers")
             else:
-                self._storage = _storage_of(self.dataset)
+                self._storage = _storage_of(self.dataset, self._some)
         return self._storage
 
     def over(self, batches: Iterable[Any], workers: int, kind: str | None = None, *, cached: bool = False) -> Any:
@@ -125,7 +128,7 @@ class Subject:
     def can_use_threads(self) -> bool:
         """Whether threads would give the same results: nothing is drawn from generators that all threads share."""
         if self._draws is None:
-            self._draws = not takes_rng(self.dataset) and draws_from_globals(lambda: self.dataset[self._first])
+            self._draws = not takes_rng(self.dataset) and draws_from_globals(lambda: self.dataset[self.first])
         return not self._draws
 
 
@@ -151,8 +154,13 @@ def close_iterator(iterator: Any) -> None:
 
 
 def _cycle(sampler: Any) -> Iterator[Any]:
-    while True:
-        yield from sampler
+    """Epoch after epoch, until one has nothing in it."""
+    is_empty = False
+    while not is_empty:
+        is_empty = True
+        for index in sampler:
+            is_empty = False
+            yield index
 
 
 class _Storage:
@@ -214,14 +222,15 @@ class _InFiles(_Storage):
         return files.sizes(path for paths in self.paths(ids) for path in paths)
 
 
-def _storage_of(dataset: Any) -> _Storage:
+def _storage_of(dataset: Any, some: Ids) -> _Storage:
+    """What the samples lie in, found out by reading some of those that the loader gives."""
     ours = of_stoker(dataset)
     if isinstance(ours, Dataset) and ours is dataset:
         if isinstance(ours.source, Files):
             paths = ours.source.paths
             return _InFiles(lambda number: [paths[number]])
         return _Storage(source=ours.source)
-    probes = random.Random(0).sample(range(len(dataset)), min(_PROBES, len(dataset)))
+    probes = random.Random(0).sample(some, min(_PROBES, len(some)))
     recorded = {number: _record(dataset, number) for number in probes}
     if not any(recorded.values()):
         guess = _listed(dataset, {})

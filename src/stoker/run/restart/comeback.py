@@ -63,7 +63,7 @@ class Comeback:
         here = self._surveyor.survey(frame)
         if self._is_told:
             wanted = self.position.epoch
-            now = Position(0, {}, (), here).epoch if here.ranges and self.position.around.ranges else wanted
+            now = Position((), 0, {}, (), here).epoch if here.ranges and self.position.around.ranges else wanted
             if now != wanted:
                 refuse(f"--restart-args did not bring the script to epoch {wanted}: it is at {now}")
             return True

@@ -52,8 +52,7 @@ class Followed:
         self.left: int | None = None
         """After so many batches it ends, whatever the loader has."""
         self.length = length_of(loader)
-        self.keeps_states = True
-        """Whether batches may be read ahead, so that what was before them must be known."""
+        self._keeps_states = True
         self.begun_in: tuple[CodeType, int] | None = None
         """The script's function that asked for it, and where in it."""
         self._reads_here = loader.num_workers == 0
@@ -108,12 +107,19 @@ class Followed:
             return ()
         return tuple(state if isinstance(state, str) else generators(state) for state in list(self._states)[-ahead:])
 
+    def keep_states(self, wanted: bool) -> None:
+        """Batches may be read ahead, so that what was before them must be known; or not."""
+        if not wanted:
+            self._samples.clear()
+            self._states.clear()
+        self._keeps_states = wanted
+
     def can_take_back(self, ahead: int) -> bool:
         """Whether what was before so many batches is known."""
-        return ahead == 0 or (self.keeps_states and ahead <= min(self.given, _MOST_AHEAD))
+        return ahead == 0 or (len(self._samples) > ahead and (not self._reads_here or len(self._states) >= ahead))
 
     def _note(self) -> None:
-        if self.keeps_states:
+        if self._keeps_states:
             self._samples.append(self.loader._progress.samples)
 
     def __iter__(self) -> Iterator[Any]:
@@ -132,7 +138,7 @@ class Followed:
         if replayed is not None:
             now = generators()
             set_generators(replayed)
-        if self.keeps_states and self._reads_here:
+        if self._keeps_states and self._reads_here:
             self._states.append(replayed or generator_states())
         try:
             batch = next(self._iterator)

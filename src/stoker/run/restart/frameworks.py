@@ -12,6 +12,8 @@ from typing import Any
 
 from stoker.errors import StokerError
 from stoker.run.inject import after_import
+from stoker.run.restart.guard import Guard
+from stoker.run.restart.record import is_of_a_framework
 from stoker.run.restart.words import refuse, say, say_refused
 
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
@@ -22,6 +24,7 @@ class Frameworks:
 
     def __init__(self, directory: Path, options: dict[str, Any], stand_aside: Callable[[], None]) -> None:
         self._directory = directory
+        self._guard = Guard(directory) if is_of_a_framework(directory) else None
         self._options = options
         self._stand_aside = stand_aside
         self._runs = 0
@@ -49,7 +52,20 @@ class Frameworks:
 
         setattr(trainer, name, attached)
 
+    def _begun(self, step: int | None) -> None:
+        """A trainer begins, at a step that was restored."""
+        self.put_back()
+        if step is not None:
+            say(f"restored step {step}: all that the framework's trainer keeps, the training loader, random generators")
+
+    def put_back(self) -> None:
+        """Put back what the script has begun anew, or removed."""
+        for word in self._guard.put_back() if self._guard is not None else ():
+            say(word)
+        self._guard = None
+
     def _attach_to_lightning(self, trainer: Any, directory: Path) -> None:
+        begun = self._begun
         from stoker.errors import ConfigError
         from stoker.torch.lightning import StokerCheckpoint
 
@@ -59,7 +75,7 @@ class Frameworks:
             def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
                 super().on_fit_start(trainer, pl_module)
                 assert self.checkpointer is not None
-                _say_restored(self.checkpointer.stats().last_step)
+                begun(self.checkpointer.stats().last_step)
 
             def on_train_start(self, trainer: Any, pl_module: Any) -> None:
                 try:
@@ -73,6 +89,7 @@ class Frameworks:
             trainer.callbacks.insert(0, Attached(directory, **self._options))
 
     def _attach_to_transformers(self, trainer: Any, directory: Path) -> None:
+        begun = self._begun
         from stoker.torch.transformers import StokerCheckpointCallback
 
         class Attached(StokerCheckpointCallback):
@@ -81,12 +98,7 @@ class Frameworks:
             def on_train_begin(self, *arguments: Any, **named: Any) -> None:
                 super().on_train_begin(*arguments, **named)
                 assert self.checkpointer is not None
-                _say_restored(self.checkpointer.stats().last_step)
+                begun(self.checkpointer.stats().last_step)
 
         if not any(isinstance(callback, StokerCheckpointCallback) for callback in trainer.callback_handler.callbacks):
             trainer.add_callback(Attached(directory, trainer, **self._options))
-
-
-def _say_restored(step: int | None) -> None:
-    if step is not None:
-        say(f"restored step {step}: all that the framework's trainer keeps, the training loader, random generators")

@@ -9,8 +9,8 @@ where they do so: torch, safetensors, h5py and OpenCV. What other libraries and 
 """
 
 import contextlib
+import functools
 import gc
-import importlib
 import io
 import os
 import stat
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stoker.run.inject import after_import
 from stoker.run.restart.journal import File, Journal
 from stoker.run.restart.words import refuse
 
@@ -53,7 +54,8 @@ class Guard:
         self._ignored += [os.path.realpath(os.environ[name]) for name in _CACHES if os.environ.get(name)]
         self._compiled = os.path.join(tempfile.gettempdir(), "torchinductor_")  # asked for here, for it opens files itself
         self._replaced: list[tuple[Any, str, Any]] = []
-        self._ask_libraries()
+        for module, name, position in _OPENERS:
+            after_import(module, functools.partial(self._ask, name=name, position=position))
         sys.addaudithook(self._hear)  # it stays for ever, and does nothing once files are put back
 
     def begin_passing(self) -> None:
@@ -61,7 +63,6 @@ class Guard:
         if self._is_passing:
             return
         self._is_passing = True
-        self._ask_libraries()
         for descriptors in open_for_writing().values():
             descriptor = descriptors[0]
             length, place = os.fstat(descriptor).st_size, os.lseek(descriptor, 0, os.SEEK_CUR)
@@ -71,18 +72,15 @@ class Guard:
                 with self._noting() as journal:
                     journal.note_length(path, os.fstat(descriptor).st_size)
 
-    def _ask_libraries(self) -> None:
-        """Have functions that open files tell which."""
-        known = {(owner, name) for owner, name, _ in self._replaced}
-        for module, name, position in _OPENERS:
-            owner: Any = sys.modules.get(module) and importlib.import_module(module)
-            *outer, name = name.split(".")
-            for part in outer:
-                owner = getattr(owner, part, None)
-            opens = getattr(owner, name, None)
-            if opens is not None and (owner, name) not in known:
-                self._replaced.append((owner, name, opens))
-                setattr(owner, name, self._telling(opens, position))
+    def _ask(self, library: Any, name: str, position: int) -> None:
+        """Have a function of a library that opens files tell which."""
+        *outer, name = name.split(".")
+        for part in outer:
+            library = getattr(library, part, None)
+        opens = getattr(library, name, None)
+        if opens is not None:
+            self._replaced.append((library, name, opens))
+            setattr(library, name, self._telling(opens, position))
 
     def _telling(self, opens: Callable[..., Any], position: int) -> Callable[..., Any]:
         def tell(*arguments: Any, **named: Any) -> Any:

@@ -49,6 +49,8 @@ class Loaders:
         self._expected: list[str] = []
         self._before: dict[str, LoaderRecord] = {}
         """Loaders that do not train and were iterated before the script was started again, until they are again."""
+        self._reads_ahead: dict[str, bool] = {}
+        """Whether batches are read before the update of those before, as far as is known."""
         self._epochs: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self.trains: tuple[str, ...] = ()
@@ -62,7 +64,10 @@ class Loaders:
         """An epoch of a loader is asked for, somewhere in the script."""
         key = self._key_of(loader, where)
         number = self._epochs[key] = self._epochs.get(key, 0) + 1
-        return Followed(listener, loader, iterate, key, number, self._rounds.get(loader))
+        followed = Followed(listener, loader, iterate, key, number, self._rounds.get(loader))
+        is_new = number == 1 or key in self._first
+        followed.keep_states(self._reads_ahead.get(key, is_new))
+        return followed
 
     def _key_of(self, loader: Any, where: str) -> str:
         """What a loader is known by: what it goes over, and where it was iterated first."""
@@ -115,13 +120,15 @@ class Loaders:
             followed.was_asked = False
         self.trains = tuple(sorted(part))
 
-    def iteration_done(self, backwards: int) -> None:
+    def iteration_over(self, backwards: int) -> None:
         """All that belongs to the last update was done."""
         for key in self.trains:
             followed, counts = self._followed(key), self._counts[key]
             if followed is not None and followed.updates_in_round:
                 counts.updated(followed.in_round, backwards)
-                followed.keeps_states = counts.ahead != 0
+                if (ahead := counts.ahead) is not None and self._reads_ahead.get(key) != bool(ahead):
+                    self._reads_ahead[key] = bool(ahead)
+                    followed.keep_states(bool(ahead))
 
     @property
     def may_be_ahead(self) -> bool:

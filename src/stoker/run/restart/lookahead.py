@@ -38,6 +38,7 @@ class Lookahead:
         self._last: tuple[int, int] = (0, 0)
         self._updates = 0
         self._ended = False
+        self._verdict: tuple[int | None, str] = (None, TOO_FEW)
         self._recent: deque[tuple[int, int, int, int]] = deque(maxlen=WINDOW)
         """Of the last updates: batches and backward passes since the one before, and the whole count in their epoch."""
 
@@ -45,11 +46,12 @@ class Lookahead:
         """An epoch begins, when so many backward passes have been made in all."""
         if not self._ended:
             self._carried = 0  # the loop was left, with all that was held
-        elif self._judge()[0] is not None:
+        elif self._verdict[0] is not None:
             self._carried = self._unused(backwards)  # else as it was between the epochs before
         self._backwards = backwards
         self._given = self._updates = 0
         self._first, self._last, self._ended = None, (0, 0), False
+        self._verdict = self._judge()
 
     def end(self, given: int) -> None:
         """The loader has no more batches in this epoch than those given."""
@@ -62,23 +64,28 @@ class Lookahead:
         self._given = given
         now = given, backwards - self._backwards
         self._updates += 1
+        goes_on = False
         if self._first is None:
             self._first = now
         else:
-            self._recent.append((now[0] - self._last[0], now[1] - self._last[1], *now))
+            since = now[0] - self._last[0], now[1] - self._last[1]
+            goes_on = bool(self._recent) and self._recent[-1][:2] == since
+            self._recent.append((*since, *now))
         self._last = now
+        if not goes_on or self._verdict[0] is None:  # else it is as the one before
+            self._verdict = self._judge()
 
     @property
     def ahead(self) -> int | None:
         """How many batches no update had used yet at the last update; None if that cannot be told."""
         if self._given == 0:
             return 0 if self._carried == 0 else None
-        return self._judge()[0]
+        return self._verdict[0]
 
     @property
     def why(self) -> str:
         """Why it cannot be told."""
-        return self._judge()[1]
+        return self._verdict[1]
 
     def _judge(self) -> tuple[int | None, str]:
         if self._first is None or len(self._recent) < _FIRST - 1:

@@ -193,7 +193,7 @@ class Surveyor:
     def _counters_of(self, frame: FrameType) -> Iterator[Counter]:
         """Numbers that have changed since they were first seen."""
         written = loops_around(frame.f_code, frame.f_lasti) or ()
-        found = {ast.unparse(part): evaluate(part, frame) for loop in written for part in loop.counters()}
+        found = {text: evaluate(part, frame) for loop in written for text, part in loop.counters.items()}
         owner = vars(frame.f_locals["self"]) if frame.f_code.co_name == "__iter__" and "self" in frame.f_locals else {}
         found |= {f"self.{name}": owner[name] for name in _COUNTERS_OF_LOADERS if name in owner}
         module, code = module_of(frame), frame.f_code.co_qualname

@@ -50,6 +50,7 @@ class LoaderRecord:
 class Position:
     """Where a script was."""
 
+    command: tuple[str, ...]
     updates: int
     loaders: dict[str, LoaderRecord]
     """By a description of the loader."""
@@ -62,6 +63,7 @@ class Position:
     def values(self) -> dict[str, Any]:
         """In plain values."""
         return {
+            "command": list(self.command),
             "updates": self.updates,
             "loaders": {key: asdict(loader) for key, loader in self.loaders.items()},
             "trains": list(self.trains),
@@ -72,12 +74,9 @@ class Position:
     @classmethod
     def of_values(cls, values: dict[str, Any]) -> "Position":
         """As `values` has told."""
-        loaders = {
-            key: LoaderRecord(**{**loader, "ahead": tuple(loader["ahead"]), "rounds": _pairs(loader["rounds"])})
-            for key, loader in values["loaders"].items()
-        }
+        loaders = loaders_of_values(values["loaders"])
         around = Surroundings.of_values(values["around"])
-        return cls(values["updates"], loaders, tuple(values["trains"]), around, values["is_past"])
+        return cls(tuple(values["command"]), values["updates"], loaders, tuple(values["trains"]), around, values["is_past"])
 
     @property
     def is_endless(self) -> bool:
@@ -110,6 +109,15 @@ def newest(directory: Path) -> Newest | None:
     return min(found, key=lambda one: one.step, default=None)  # all nodes have that one
 
 
+def is_of_a_framework(directory: Path) -> bool:
+    """Whether the newest checkpoint was written by a framework's callback."""
+    names = Directory(directory).names()
+    try:
+        return bool(names) and PART not in Directory(directory).manifest(names[0]).document["stateful"]
+    except CheckpointError:
+        return False
+
+
 def _newest_in(path: Path) -> Newest | None:
     directory = Directory(path)
     for name in directory.names():
@@ -130,6 +138,14 @@ def _newest_in(path: Path) -> Newest | None:
     return None
 
 
+def loaders_of_values(values: dict[str, Any]) -> dict[str, LoaderRecord]:
+    """Records of loaders, as `Position.values` has told."""
+    return {
+        key: LoaderRecord(**{**one, "ahead": tuple(one["ahead"]), "rounds": _pairs(one["rounds"])})
+        for key, one in values.items()
+    }
+
+
 def _pairs(values: Any) -> tuple[tuple[int, str], ...]:
     return tuple((number, text) for number, text in values)
 
@@ -143,7 +159,8 @@ def is_finished(directory: Path, command: list[str]) -> bool:
     try:
         read = json.loads((directory / _FINISHED).read_bytes())
     except (OSError, ValueError):
-        return False
+        found = newest(directory)  # a run that was killed after its last checkpoint
+        return found is not None and found.position.is_past and found.position.command == tuple(command)
     names = _names(directory)
     return bool(names) and read == {"command": command, "newest": names}
 

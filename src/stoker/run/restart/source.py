@@ -34,21 +34,12 @@ class Written:
     @property
     def variable(self) -> str | None:
         """The name that takes one value after the other, if it is a plain name that the body leaves alone."""
-        node = self.node
-        if isinstance(node, ast.While) or not isinstance(node.target, ast.Name):
-            return None
-        return None if node.target.id in _assigned(node.body) else node.target.id
+        return None if isinstance(self.node, ast.While) else _variable(self.node)
 
-    def counters(self) -> list[ast.Name | ast.Attribute]:
+    @property
+    def counters(self) -> dict[str, ast.Name | ast.Attribute]:
         """Names and attributes that a `while` depends on: in its condition, and where it is left."""
-        if not isinstance(self.node, ast.While):
-            return []
-        tests = [
-            self.node.test,
-            *(inner.test for inner in _inside(self.node.body) if isinstance(inner, ast.If) and _leaves(inner)),
-        ]
-        found = [part for test in tests for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))]
-        return list({ast.unparse(part): part for part in found}.values())
+        return _counters(self.node) if isinstance(self.node, ast.While) else {}
 
 
 def place_of(code: CodeType, instruction: int) -> Place:
@@ -72,6 +63,20 @@ def loops_around(code: CodeType, instruction: int) -> tuple[Written, ...] | None
         Written((loop.lineno - first, loop.col_offset), loop.lineno, loop, _range_call(loop, scope, first))
         for loop in loops
     )
+
+
+@lru_cache(maxsize=4096)
+def _variable(loop: ast.For | ast.AsyncFor) -> str | None:
+    if not isinstance(loop.target, ast.Name) or loop.target.id in _assigned(loop.body):
+        return None
+    return loop.target.id
+
+
+@lru_cache(maxsize=4096)
+def _counters(loop: ast.While) -> dict[str, ast.Name | ast.Attribute]:
+    tests = [loop.test, *(inner.test for inner in _inside(loop.body) if isinstance(inner, ast.If) and _leaves(inner))]
+    found = [part for test in tests for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))]
+    return {ast.unparse(part): part for part in found}
 
 
 @lru_cache(maxsize=4096)

@@ -5,18 +5,12 @@ A script that is started again makes its objects anew. It is brought to the loop
 asks for its first batch, everything is set as it was. So what it did before does not count.
 """
 
-import functools
 import gc
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import CodeType
 from typing import Any
-
-import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from stoker.checkpoint.checkpointer import Checkpointer
 from stoker.checkpoint.snapshot import generators, set_generators
@@ -26,16 +20,14 @@ from stoker.run.restart.comeback import Comeback, Decision
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.frameworks import Frameworks
 from stoker.run.restart.loaders import Loaders
-from stoker.run.restart.lookahead import TOO_FEW, WINDOW
 from stoker.run.restart.loops import Surroundings, Surveyor, innermost
+from stoker.run.restart.obstacles import Obstacles
 from stoker.run.restart.parts import Parts
-from stoker.run.restart.record import PART, LoaderRecord, Position, mark_finished, newest
-from stoker.run.restart.source import loops_around, place_of
-from stoker.run.restart.words import refuse, say, say_refused
+from stoker.run.restart.record import PART, LoaderRecord, Position, loaders_of_values, mark_finished, newest
+from stoker.run.restart.source import place_of
+from stoker.run.restart.updates import Updates
+from stoker.run.restart.words import refuse, say
 from stoker.torch.loader import DataLoader
-
-OTHER_THREAD = "batches are asked for in another thread than the one that makes updates"
-DRAWN = "a batch is read ahead when random numbers have been drawn since the last update, perhaps for the next one"
 
 
 class Watcher:
@@ -44,47 +36,30 @@ class Watcher:
     def __init__(
         self, directory: str, *, every: int | None, overhead: float | None, command: list[str], is_told: bool
     ) -> None:
-        self.directory = Path(directory).absolute()
-        self.options: dict[str, Any] = {"every": every, "overhead": overhead or 0.05}
+        self._directory = Path(directory).absolute()
+        self._options: dict[str, Any] = {"every": every, "overhead": overhead or 0.05}
         self._command = command
         self._parts = Parts()
         self._loaders = Loaders()
         self._surveyor = Surveyor()
-        self._backwards = self._updates = 0
-        self._was_asked = False
-        """Whether any loader was asked for a batch since the last update."""
-        self._is_done = True
-        """Whether the iteration of the last update is over."""
-        self._drawn: tuple[bytes, ...] = ()
-        """Torch's generators after the last update."""
-        self._thread = 0
-        """The one that makes updates."""
-        self._refused = ""
-        self._without = 0
-        """So many iterations one after the other could not be gone on from."""
-        self._no_way = ""
-        """Why there is no way back to the loops of this epoch."""
-        self._judged: tuple[int, bool] | None = None
-        """The epoch for which that was decided."""
+        self._updates = Updates(self._updated)
+        self._obstacles = Obstacles(self._loaders, self._updates, self._surveyor)
         self._ended: Surroundings | None = None
         """Where the script was when the training loader had no more batches, until it is asked again."""
         self._schedulers: list[Any] = []
         """Those that lived then: a last checkpoint needs them, and the script may let go of them before."""
         self._seen = (0, 0)
-        """The number of updates and the versions of all parameters after the end of an epoch."""
+        """The number of updates and the versions of all parameters then."""
         self._checkpointer: Checkpointer | None = None
         self._comeback = self._look(is_told)
         self._to_come: dict[str, LoaderRecord] = {}
         """Loaders that go on when they are asked for the first time."""
+        self._is_aside = False
+        self._frameworks = Frameworks(self._directory, self._options, self._stand_aside)
         watch_interrupts()
         DataLoader._replays = True
         DataLoader.observers.append(self._made)
         DataLoader.wrap_iterator = self._iterate
-        register_optimizer_step_post_hook(self._updated)
-        _after(torch.amp.GradScaler, "step", self._updated)  # a step of an optimizer that it skips counts
-        _after(torch.autograd, "backward", self._passed_backward)
-        self._is_aside = False
-        Frameworks(self.directory, self.options, self._stand_aside)
 
     def _stand_aside(self) -> None:
         """A framework takes over."""
@@ -95,13 +70,13 @@ class Watcher:
     def _look(self, is_told: bool) -> Comeback | None:
         """Where a run before was, by its newest whole checkpoint."""
         try:
-            found = newest(self.directory)
+            found = newest(self._directory)
         except StokerError as error:
             refuse(str(error))
         if found is None:
             return None
         self._loaders.expect(found.position)
-        return Comeback(self.directory, found, self._surveyor, is_told=is_told)
+        return Comeback(self._directory, found, self._surveyor, is_told=is_told)
 
     # ---- what happens in the script
 
@@ -123,77 +98,49 @@ class Watcher:
     def _start(self, followed: Followed, record: LoaderRecord | None = None) -> None:
         with self._loaders.prepared(followed):
             followed.start(record)
-        self._loaders.started(followed, self._backwards)
+        self._loaders.started(followed, self._updates.backwards)
 
     def asked(self, followed: Followed) -> None:
         """The next batch of a loader is asked for."""
         if not followed.has_started:
             self._begin(followed)
-        followed.was_asked = self._was_asked = True
-        if not self._is_done and followed.key in self._loaders.trains:
-            self._iteration_done(followed)
+        followed.was_asked = self._updates.is_asked = True
+        if not self._updates.is_over and followed.key in self._loaders.trains:
+            self._iteration_over(followed)
 
     def went_round(self, followed: Followed) -> None:
         """A loader without an end begins its next epoch."""
-        if not self._is_done and followed.key in self._loaders.trains:
-            self._loaders.iteration_done(self._backwards)
-        self._loaders.went_round(followed, self._backwards)
+        self._count_iteration(followed)
+        self._loaders.went_round(followed, self._updates.backwards)
 
     def ended(self, followed: Followed) -> None:
         """A loader has no more batches in this epoch."""
-        followed.was_asked = self._was_asked = True
-        if self._comeback is None:
-            trains = followed.key in self._loaders.trains
-            if trains and not self._is_done:
-                self._loaders.iteration_done(self._backwards)
-            self._loaders.ended(followed)
-            if trains:
-                self._ended = self._surveyor.survey(sys._getframe(), at_end=True)
-                self._schedulers = self._parts.schedulers()
-                self._seen = self._updates, self._parts.versions()
-
-    def _updated(self, *_: Any) -> None:
-        if self._comeback is not None or self._is_aside:
+        followed.was_asked = self._updates.is_asked = True
+        if self._comeback is not None:
             return
-        if self._loaders.may_be_ahead:
-            self._drawn = _drawn()
-        if not self._was_asked:
-            return  # another optimizer of the same iteration
-        self._was_asked = self._is_done = False
-        self._updates += 1
-        self._thread = threading.get_ident()
-        self._loaders.updated()
+        self._count_iteration(followed)
+        self._loaders.ended(followed)
+        if followed.key in self._loaders.trains:
+            self._ended = self._surveyor.survey(sys._getframe(), at_end=True)
+            self._schedulers = self._parts.schedulers()
+            self._seen = self._updates.number, self._parts.versions()
 
-    def _passed_backward(self) -> None:
-        self._backwards += 1
+    def _count_iteration(self, followed: Followed) -> None:
+        """The last iteration of an epoch has no request for a batch after it that would count it."""
+        if not self._updates.is_over and followed.key in self._loaders.trains:
+            self._loaders.iteration_over(self._updates.backwards)
+
+    def _updated(self) -> None:
+        if self._comeback is None and not self._is_aside:
+            self._loaders.updated()
+            self._updates.notes_draws = self._loaders.may_be_ahead
 
     # ---- checkpoints
 
-    def _iteration_done(self, followed: Followed) -> None:
-        self._is_done, self._ended, self._schedulers = True, None, []
-        self._loaders.iteration_done(self._backwards)
-        why = self._obstacle(followed)
-        self._without = self._without + 1 if why else 0
-        if self._without > WINDOW and why != TOO_FEW and not self._refused:
-            self._refused = why
-            say_refused(why)
-        self._step(take=False if why else None)
-
-    def _obstacle(self, followed: Followed) -> str:
-        """Why a restarted script could not go on from here; empty if it could."""
-        if threading.get_ident() != self._thread:
-            return OTHER_THREAD
-        why = self._loaders.obstacle()
-        if not why and self._loaders.may_be_ahead and self._drawn != _drawn():
-            return DRAWN
-        if why or self._judged == (followed.number, followed.is_endless):
-            return why or self._no_way
-        self._judged = followed.number, followed.is_endless
-        frame = sys._getframe()
-        self._no_way = self._surveyor.survey(frame).unknown
-        if self._no_way and not followed.is_endless and _is_one_loop(followed.begun_in, innermost(frame)):
-            self._no_way = ""  # its epochs can be passed
-        return self._no_way
+    def _iteration_over(self, followed: Followed) -> None:
+        self._updates.is_over, self._ended, self._schedulers = True, None, []
+        self._loaders.iteration_over(self._updates.backwards)
+        self._step(take=False if self._obstacles.are_any(followed, sys._getframe()) else None)
 
     def _step(self, *, take: bool | None) -> None:
         try:
@@ -208,11 +155,11 @@ class Watcher:
 
     def _open(self) -> Checkpointer:
         parts = {**self._parts.found(), PART: _Place(self)}
-        self._checkpointer = Checkpointer(self.directory, **self.options, **parts)
+        self._checkpointer = Checkpointer(self._directory, **self._options, **parts)
         return self._checkpointer
 
     def _look_again(self, checkpointer: Checkpointer) -> None:
-        """The script has made others, or has let go of some."""
+        """The script has made other objects, or has let go of some."""
         checkpointer.save_instead()
         gc.collect()  # what nobody else holds is gone then
         checkpointer.save_instead(**self._parts.found(), **{PART: _Place(self)})
@@ -222,7 +169,7 @@ class Watcher:
         is_past = self._ended is not None
         around = self._ended or self._loaders.set_back(self._surveyor.survey(sys._getframe()))
         records = self._loaders.records(at_end=is_past)
-        return Position(self._updates, records, self._loaders.trains, around, is_past)
+        return Position(tuple(self._command), self._updates.number, records, self._loaders.trains, around, is_past)
 
     def batches_in_epoch(self) -> int | None:
         """How many batches an epoch of training has, if that is known."""
@@ -246,12 +193,12 @@ class Watcher:
         """The script is where it was: set everything as it was then."""
         position = comeback.position
         try:
-            self._to_come = {key: record for key, record in position.loaders.items() if record.state is not None}
+            self.expect(position.loaders)
             step = self._open().restore()
         except StokerError as error:
             refuse(str(error))
         self._loaders.go_on(position)
-        self._updates = position.updates
+        self._updates.number, self._updates.is_over = position.updates, True
         followed.number = position.loaders[followed.key].epochs + position.is_past
         for words in comeback.arrive(followed, sys._getframe()):
             say(words)
@@ -271,6 +218,10 @@ class Watcher:
         if record is not None and record.state is not None and record.state["begun"]:
             set_generators(now)  # what the epoch drew when it began was drawn before
 
+    def expect(self, records: dict[str, LoaderRecord]) -> None:
+        """Have loaders go on from these when they are asked for the first time."""
+        self._to_come = {key: record for key, record in records.items() if record.state is not None}
+
     def check(self, position: Position) -> None:
         """Make sure that a checkpoint is the one that the script was brought to."""
         if self._comeback is not None and position != self._comeback.position:
@@ -280,6 +231,7 @@ class Watcher:
 
     def close(self) -> list[str]:
         """Finish; what to say at the end."""
+        self._frameworks.put_back()
         if not self._parts.are_any:
             return []  # a launcher, say, which trains nothing
         if self._comeback is not None:
@@ -287,10 +239,11 @@ class Watcher:
         is_finished = not has_failed() and not was_interrupted()
         if self._checkpointer is not None:
             if is_finished:
-                self._take_last()
+                self._take_last(self._checkpointer)
             self._checkpointer.close()
-        if is_finished and (self._is_aside or self._checkpointer is not None):
-            mark_finished(self.directory, self._command)
+        is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # which has waited for the checkpoint under way
+        if is_finished and is_first and (self._is_aside or self._checkpointer is not None):
+            mark_finished(self._directory, self._command)
         return [] if self._is_aside else [f"stoker: {self._last_words()}"]
 
     def _give_up(self, comeback: Comeback) -> None:
@@ -306,19 +259,19 @@ class Watcher:
         if self._checkpointer is None:
             return "no checkpoint was taken: no update between two batches of a loader was seen"
         stats = self._checkpointer.stats()
-        if not stats.checkpoints and self._refused:
-            return f"no checkpoint was taken: {self._refused}"
-        saved = f"{stats.checkpoints} checkpoints in {self.directory}, the last of step {stats.last_step}"
+        if not stats.checkpoints and self._obstacles.refused:
+            return f"no checkpoint was taken: {self._obstacles.refused}"
+        saved = f"{stats.checkpoints} checkpoints in {self._directory}, the last of step {stats.last_step}"
         return f"{saved}: {self._parts.words()}"
 
-    def _take_last(self) -> None:
-        """A script that comes to its end between epochs leaves a checkpoint of that."""
-        if self._ended is None or self._is_done or self._loaders.obstacle() or not _is_alone():
+    def _take_last(self, checkpointer: Checkpointer) -> None:
+        """A script that comes to its end between epochs leaves a checkpoint of that. Ranks could not agree on it now."""
+        if self._ended is None or self._updates.is_over or self._loaders.obstacle() or not checkpointer.is_alone:
             return
         updates, versions = self._seen
-        if updates == self._updates and versions != self._parts.versions():
+        if updates == self._updates.number and versions != self._parts.versions():
             return  # the best weights were loaded for a test, say: the checkpoint before is nearer to the last update
-        self._is_done = True
+        self._updates.is_over = True
         self._step(take=True)
 
 
@@ -334,42 +287,16 @@ class _Place:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._watcher.check(Position.of_values(state))
 
+    def rank_state(self) -> dict[str, Any]:
+        """Loaders draw from generators of their own rank."""
+        values: dict[str, Any] = self._watcher.position().values()["loaders"]
+        return values
+
+    def load_rank_state(self, state: dict[str, Any]) -> None:
+        self._watcher.expect(loaders_of_values(state))
+
     def __len__(self) -> int:
         return self._watcher.batches_in_epoch() or 0
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
-
-
-def _is_one_loop(begun: tuple[CodeType, int] | None, asked: tuple[CodeType, int] | None) -> bool:
-    """Whether a loader is iterated by the same loops that ask for its batches, once for each epoch."""
-    if begun is None or asked is None or begun[0] is not asked[0]:
-        return False
-    return loops_around(*begun) == loops_around(*asked)
-
-
-def _drawn() -> tuple[bytes, ...]:
-    """Torch's generators: equal as long as nobody draws from them."""
-    states = [torch.get_rng_state()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states += torch.cuda.get_rng_state_all()
-    return tuple(state.numpy().tobytes() for state in states)
-
-
-def _is_alone() -> bool:
-    """Whether there are no other ranks, which would have to agree."""
-    distributed = torch.distributed
-    return not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1)
-
-
-def _after(owner: Any, name: str, act: Callable[[], None]) -> None:
-    """Do something after every call of a function."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def call(*arguments: Any, **named: Any) -> Any:
-        result = original(*arguments, **named)
-        act()
-        return result
-
-    setattr(owner, name, call)
