@@ -20,7 +20,7 @@ import pytest
 from tests.tries import HANG_S
 
 _SERVE = """
-import json, os, socket, sys
+import atexit, json, os, socket, sys
 import torch, torch._dynamo, stoker.run.restart.watcher, stoker.run.replace
 from pathlib import Path
 from types import ModuleType
@@ -47,7 +47,7 @@ if asked["settings"] is not None:
     ending.watch()
     words = begin(Path(asked["settings"]["checkpoint"]), words, asked["restart_args"])
     if words is None:
-        sys.exit(0)
+        os._exit(0)
 sys.argv = words
 sys.path.insert(0, asked["folder"])
 module = sys.modules["__main__"] = ModuleType("__main__")
@@ -55,7 +55,17 @@ module.__file__ = words[0]
 if asked["settings"] is not None:
     replace(asked["settings"])
 torch.set_num_threads(1)
-exec(compile(Path(words[0]).read_text(), words[0], "exec"), vars(module))
+code = 0
+try:
+    exec(compile(Path(words[0]).read_text(), words[0], "exec"), vars(module))
+except SystemExit as left:
+    code = left.code or 0
+except BaseException as error:
+    code, sys.last_value = 1, error
+    sys.excepthook(type(error), error, error.__traceback__)
+atexit._run_exitfuncs()
+sys.stdout.flush()
+os._exit(code)  # what python tears down otherwise takes longer than the script
 """
 
 

@@ -441,3 +441,61 @@ for fold in range(3):
 
 def test_models_schedulers_and_loaders_that_come_and_go(starter: Starter, tmp_path: Path) -> None:
     Script(starter, tmp_path, FOLDS).check_restarts("epoch 0.1 batch 6", "epoch 1.0 batch 8", "epoch 1.1 batch 5")
+
+
+LIGHTNING = (
+    HEAD
+    + """
+import lightning.pytorch as lightning
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = network()
+    def training_step(self, batch, number):
+        loss = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+        print(f"epoch {self.current_epoch} step {self.global_step} loss {loss.item().hex()}", flush=True)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+trainer = lightning.Trainer(max_epochs=3, accelerator="cpu", **quiet)
+trainer.fit(Module(), DataLoader(Noisy(60), 5, shuffle=True, num_workers=1))
+"""
+)
+
+TRAINER = (
+    HEAD
+    + """
+import transformers
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = network()
+    def forward(self, x, labels):
+        loss = nn.functional.cross_entropy(self.model(x), labels)
+        if self.training:
+            print(f"epoch {trainer.state.epoch} loss {loss.item().hex()}", flush=True)
+        return {"loss": loss}
+
+def collate(samples):
+    return {"x": torch.stack([x for x, _ in samples]), "labels": torch.tensor([y for _, y in samples])}
+
+options = transformers.TrainingArguments(
+    "out", per_device_train_batch_size=5, num_train_epochs=3, save_strategy="no", report_to=[], use_cpu=True,
+    gradient_accumulation_steps=2, disable_tqdm=True, logging_strategy="no", dataloader_num_workers=1,
+)
+trainer = transformers.Trainer(Model(), options, train_dataset=Noisy(60), data_collator=collate)
+trainer.train()
+"""
+)
+
+
+@pytest.mark.parametrize(("text", "moment"), [(LIGHTNING, "epoch 1 step 17"), (TRAINER, "epoch 1.3")])
+def test_frameworks_go_on_by_their_own_callbacks(text: str, moment: str, starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, text)
+    ended = script.check_restarts(moment)
+    assert not any(line.startswith("epoch 0.0") for line in ended.lines)
+    assert "is finished" in script.start().lines[0]

@@ -50,19 +50,32 @@ CHANGES = {
 }
 
 _PASS = """
-import os, shutil, signal, sys
+import json, os, shutil, signal, sys
 from pathlib import Path
 from stoker.run.restart.guard import Guard
-{imports}
-os.chdir(sys.argv[1])
-guard = Guard(Path(sys.argv[2]))
-guard.begin_passing()
-exec(sys.argv[3])
-if sys.argv[4] == 'killed':
-    os.kill(os.getpid(), signal.SIGKILL)
-assert guard.put_back() == []
-open(sys.argv[1] + '/after', 'w').write('written afterwards')
+sys.path.insert(0, sys.argv[4])
+from tests.run.test_checkpoint_files import everything
+folder, directory = Path(sys.argv[1]), Path(sys.argv[2])
+before = everything(folder)
+for change in json.loads(sys.argv[3]):
+    os.chdir(folder)
+    guard = Guard(directory)
+    guard.begin_passing()
+    exec(change)
+    if sys.argv[5] == 'killed':
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert everything(folder) != before, change
+    assert guard.put_back() == []
+    assert everything(folder) == before, change
+open(folder / 'after', 'w').write('written afterwards')
 """
+
+
+def change_files(users: Path, changes: list[str], ending: str) -> subprocess.CompletedProcess[str]:
+    """Have a process change files while epochs are passed, and put them back or be killed."""
+    root, directory = Path(__file__).parents[2], users.parent / "checkpoints"
+    words = [sys.executable, "-c", _PASS, str(users), str(directory), json.dumps(changes), str(root), ending]
+    return subprocess.run(words, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -79,25 +92,16 @@ def users(tmp_path: Path) -> Path:
 
 
 def test_all_kinds_of_changes_are_undone(users: Path, tmp_path: Path) -> None:
-    """One process for each ending: python's start takes most of the time."""
-    before = everything(users)
-    for change in CHANGES.values():
-        imports = "import torch" if "torch" in change else ""
-        words = [sys.executable, "-c", _PASS.format(imports=imports), str(users), str(tmp_path / "checkpoints"), change]
-        done = subprocess.run([*words, "ends"], capture_output=True, text=True)
-        assert done.returncode == 0, (change, done.stderr)
-        assert (users / "after").read_text() == "written afterwards"
-        (users / "after").unlink()
-        assert everything(users) == before, change
+    done = change_files(users, list(CHANGES.values()), "put back")
+    assert done.returncode == 0, done.stderr
+    assert (users / "after").read_text() == "written afterwards"
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
 @pytest.mark.parametrize("name", ["replace", "remove a folder", "move a folder", "torch"])
 def test_after_a_crash_the_next_start_undoes_them(name: str, users: Path, tmp_path: Path) -> None:
     before = everything(users)
-    imports = "import torch" if name == "torch" else ""
-    words = [sys.executable, "-c", _PASS.format(imports=imports), str(users), str(tmp_path / "checkpoints"), CHANGES[name]]
-    assert subprocess.run([*words, "killed"], capture_output=True).returncode == -9
+    assert change_files(users, [CHANGES[name]], "killed").returncode == -9
     assert everything(users) != before
     files, words = recover(tmp_path / "checkpoints")
     assert files and not words
@@ -194,15 +198,7 @@ def test_a_copy_that_cannot_be_kept_ends_the_script_before_the_change(users: Pat
     before = everything(users)
     shutil.rmtree(tmp_path / "checkpoints")
     (tmp_path / "checkpoints").write_text("not a folder")
-    words = [
-        sys.executable,
-        "-c",
-        _PASS.format(imports=""),
-        str(users),
-        str(tmp_path / "checkpoints"),
-        CHANGES["overwrite"],
-    ]
-    done = subprocess.run([*words, "ends"], capture_output=True, text=True)
+    done = change_files(users, [CHANGES["overwrite"]], "put back")
     assert done.returncode == 1
     assert "no copy of it can be kept" in done.stderr
     assert everything(users) == before

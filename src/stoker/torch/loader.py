@@ -175,7 +175,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             return super().__iter__()
         itinerary = TorchItinerary(self)
         resumed = self._progress.resumes
-        before = torch.get_rng_state() if resumed and not itinerary.has_own_generator else None
+        before = torch.get_rng_state() if resumed and itinerary.seeds_by_default else None
         self._progress.begin(itinerary)
         seen, replays = self._progress.batches, self._replays and self.num_workers > 0
         if self._dataset_kind == torch_dataloader._DatasetKind.Iterable:

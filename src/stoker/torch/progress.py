@@ -200,6 +200,8 @@ class TorchItinerary:
         own = own_generator(loader)
         self.has_own_generator = own is not None
         self.generator: torch.Generator = torch.default_generator if own is None else own
+        self.seeds_by_default = getattr(loader, "generator", None) is None
+        """Whether torch draws the seed of an epoch's workers from its default generator."""
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when a state is loaded."""
@@ -216,6 +218,8 @@ class TorchItinerary:
     def state(self) -> dict[str, Any]:
         """The generator, and the epoch of a sampler that has one."""
         state: dict[str, Any] = {"generator": generator_text(self.generator)}
+        if self.has_own_generator and self.seeds_by_default:
+            state["default"] = generator_text(torch.default_generator)
         if (counting := counting_sampler(self._loader)) is not None:
             state["sampler_epoch"] = counting.epoch
         return state
@@ -224,5 +228,7 @@ class TorchItinerary:
         """Set them back."""
         if "generator" in state:
             set_generator(self.generator, state["generator"])
+        if "default" in state:
+            set_generator(torch.default_generator, state["default"])
         if "sampler_epoch" in state and (counting := counting_sampler(self._loader)) is not None:
             counting.set_epoch(state["sampler_epoch"])

@@ -154,16 +154,20 @@ class _Loader:
         self.loader = loader
         self.base = getattr(loader, "base_dataloader", loader)  # Accelerate's loaders read ahead of what they give
         self.state: dict[str, Any] = {}
+        self.is_new = False
+        """Whether an epoch has begun, and no step of it was made."""
 
     def begin_epoch(self) -> None:
         if isinstance(self.base, DataLoader):
             self.base._progress.end()  # the trainer does not ask for the batch that is not there
-        self.state = self.base.state_dict()
+        self.state, self.is_new = self.base.state_dict(), True
 
     def note(self) -> None:
-        self.state = self.loader.state_dict()
+        self.state, self.is_new = self.loader.state_dict(), False
 
     def state_dict(self) -> dict[str, Any]:
+        if self.is_new and (now := self.base.state_dict()).get("begun"):  # and has drawn what it draws when it begins
+            return {**now, "samples": 0, "batches": 0, "_num_yielded": 0, "_sampler_iter_yielded": 0}
         return self.state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -47,8 +47,8 @@ class Loaders:
         """The loader of the latest epoch, which may have no other owner any more when its state is asked for."""
         self._counts: dict[str, Lookahead] = {}
         self._expected: list[str] = []
-        self._before: dict[str, LoaderRecord] = {}
-        """Loaders that do not train and were iterated before the script was started again, until they are again."""
+        self.pending: dict[str, LoaderRecord] = {}
+        """What loaders go on from that were not iterated since the script was started again."""
         self._reads_ahead: dict[str, bool] = {}
         """Whether batches are read before the update of those before, as far as is known."""
         self._epochs: dict[str, int] = {}
@@ -158,6 +158,8 @@ class Loaders:
         return {key: self._record(key, epochs, at_end) for key, epochs in self._epochs.items()}
 
     def _record(self, key: str, epochs: int, at_end: bool) -> LoaderRecord:
+        if key in self.pending:
+            return self.pending[key]
         first, followed, loader = self._first.get(key), self._followed(key), self._loader.get(key)
         if key in self.trains and (at_end or followed is None):
             return LoaderRecord(epochs, first, self._loader[key].state_dict())
@@ -182,14 +184,19 @@ class Loaders:
         lengths = (followed.length for key in self.trains if (followed := self._followed(key)) is not None)
         return next((length for length in lengths if length is not None), None)
 
+    def state_for(self, followed: Followed) -> dict[str, Any] | None:
+        """The state that an epoch goes on from, if it was interrupted."""
+        record = self.pending.get(followed.key)
+        return None if record is None else record.state
+
     @contextlib.contextmanager
     def prepared(self, followed: Followed) -> Iterator[None]:
         """Have a loader that does not train draw what it would have drawn, had the script not been started again."""
-        loader, record = followed.loader, self._before.pop(followed.key, None)
-        own = own_generator(loader)
+        loader, record = followed.loader, self.pending.pop(followed.key, None)
+        own, is_over = own_generator(loader), record is not None and record.is_over
         if record is not None and own is not None and record.generator is not None:
             set_generator(own, record.generator)
-        if record is not None and own is None and loader.num_workers and loader.persistent_workers:
+        if is_over and own is None and loader.num_workers and loader.persistent_workers:
             loader.generator = torch.Generator()  # these workers have been started before, so nothing is drawn for that
             yield
             loader.generator = None
@@ -198,7 +205,6 @@ class Loaders:
 
     def go_on(self, position: Position) -> None:
         """Count on from a position."""
-        self._before = {key: record for key, record in position.loaders.items() if record.is_over}
         for key, record in position.loaders.items():
             self._epochs[key] = record.epochs + (position.is_past and key in position.trains)
             if record.first is not None:

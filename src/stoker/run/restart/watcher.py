@@ -52,8 +52,6 @@ class Watcher:
         """The number of updates and the versions of all parameters then."""
         self._checkpointer: Checkpointer | None = None
         self._comeback = self._look(is_told)
-        self._to_come: dict[str, LoaderRecord] = {}
-        """Loaders that go on when they are asked for the first time."""
         self._is_aside = False
         self._frameworks = Frameworks(self._directory, self._options, self._stand_aside)
         watch_interrupts()
@@ -91,7 +89,7 @@ class Watcher:
         where = "" if begun_in is None else f"{begun_in[0].co_qualname} {place_of(*begun_in)}"
         followed = self._loaders.begin(self, loader, iterate, where)
         followed.begun_in = begun_in
-        if self._comeback is None and followed.key not in self._to_come:
+        if self._comeback is None and self._loaders.state_for(followed) is None:
             self._start(followed)
         return followed
 
@@ -180,7 +178,7 @@ class Watcher:
     def _begin(self, followed: Followed) -> None:
         """The first batch of an epoch is asked for, and it was not known what to give."""
         if self._comeback is None:
-            self._go_on(followed, self._to_come.pop(followed.key, None))
+            self._go_on(followed)
             return
         decision = self._comeback.decide(followed, sys._getframe())
         if decision is Decision.GO_ON:
@@ -193,7 +191,7 @@ class Watcher:
         """The script is where it was: set everything as it was then."""
         position = comeback.position
         try:
-            self.expect(position.loaders)
+            self._loaders.pending = dict(position.loaders)
             step = self._open().restore()
         except StokerError as error:
             refuse(str(error))
@@ -203,24 +201,27 @@ class Watcher:
         for words in comeback.arrive(followed, sys._getframe()):
             say(words)
         self._comeback = None
-        self._go_on(followed, self._to_come.pop(followed.key))
+        self._go_on(followed)
         epoch = "" if position.is_endless else f", in epoch {followed.number}"
         say(f"restored step {step}{epoch}: {self._parts.words()}")
 
-    def _go_on(self, followed: Followed, record: LoaderRecord | None) -> None:
-        now = generators()
-        if record is not None and record.state is not None:
-            try:
-                followed.loader.load_state_dict(record.state)
-            except StokerError as error:
-                refuse(str(error))
-        self._start(followed, record)
-        if record is not None and record.state is not None and record.state["begun"]:
+    def _go_on(self, followed: Followed) -> None:
+        """An epoch goes on that was interrupted."""
+        now, state = generators(), self._loaders.state_for(followed)
+        if state is None:
+            self._start(followed)
+            return
+        try:
+            followed.loader.load_state_dict(state)
+        except StokerError as error:
+            refuse(str(error))
+        self._start(followed, self._loaders.pending[followed.key])
+        if state["begun"]:
             set_generators(now)  # what the epoch drew when it began was drawn before
 
     def expect(self, records: dict[str, LoaderRecord]) -> None:
-        """Have loaders go on from these when they are asked for the first time."""
-        self._to_come = {key: record for key, record in records.items() if record.state is not None}
+        """Have loaders go on from these, which are of this rank, when they are asked for the first time."""
+        self._loaders.pending = records
 
     def check(self, position: Position) -> None:
         """Make sure that a checkpoint is the one that the script was brought to."""
