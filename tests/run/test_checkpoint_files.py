@@ -212,3 +212,72 @@ def test_journals_are_lines_of_json(users: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (journal.folder / "journal").read_text().splitlines()]
     assert [(Path(line["path"]).name, line["was"]) for line in lines] == [("best.pt", "file"), ("new", "absent")]
     journal.put_back({})
+
+
+_ROTATES = """
+import os, sys
+from pathlib import Path
+from stoker.run.restart.guard import Guard
+os.chdir(sys.argv[1])
+guard = Guard(Path(sys.argv[2]))
+os.replace('log.csv', 'log.csv.1')             # as at every start
+log = open('log.csv', 'w'); log.write('of this start')
+Path('best.tmp').write_text('initial'); os.replace('best.tmp', 'best.pt')
+guard.put_back()
+log.close()
+"""
+
+
+def test_a_log_that_every_start_rotates(users: Path, tmp_path: Path) -> None:
+    """The last log is where the script has put it; the best model is not replaced by one that is new."""
+    (users / "log.csv.1").write_text("of long ago")
+    words = [sys.executable, "-c", _ROTATES, str(users), str(tmp_path / "checkpoints")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert (users / "log.csv.1").read_text() == "log.csv as it was"
+    assert (users / "log.csv").read_text() == "of this start"
+    assert (users / "best.pt").read_text() == "best.pt as it was"
+
+
+def test_a_disk_that_takes_a_part_of_a_line(users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything(users)
+    journal = Journal(tmp_path / "checkpoints")
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, text: write(descriptor, bytes(text)[:7]))
+    for name in ("best.pt", "log.csv"):
+        journal.note(str(users / name))
+    monkeypatch.undo()
+    for name in ("best.pt", "log.csv"):
+        (users / name).write_text("changed")
+    assert journal.put_back({}) == []
+    assert everything(users) == before
+
+
+def test_room_that_only_the_changed_file_has(users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where there is none at all, it is told, the copy is kept, and nothing is left beside the file."""
+    before = everything(users)
+    copy = shutil.copyfile
+
+    def full(source: Path, target: Path) -> object:
+        if (users / "best.pt").exists() or (users / "full").exists():
+            Path(target).touch()
+            raise OSError(28, "No space left on device")
+        return copy(source, target)
+
+    for full_for_ever in (False, True):
+        journal = Journal(tmp_path / "checkpoints")
+        journal.note(str(users / "best.pt"))
+        (users / "best.pt").write_text("changed")
+        if full_for_ever:
+            (users / "full").touch()
+        monkeypatch.setattr(shutil, "copyfile", full)
+        words = journal.put_back({})
+        monkeypatch.undo()
+        assert not list(users.rglob(".*.partial"))
+        if full_for_ever:
+            assert "could not be put back (No space left on device)" in words[0]
+            assert (journal.folder / "0").read_text() == "best.pt as it was"
+        else:
+            assert not words
+            assert everything(users) == before

@@ -15,7 +15,7 @@ from stoker.run.restart.guard import Guard
 from stoker.run.restart.loops import Surveyor
 from stoker.run.restart.record import Newest, Position
 from stoker.run.restart.returning import Returning
-from stoker.run.restart.words import LINES, refuse
+from stoker.run.restart.words import AGAIN, LINES, refuse
 
 
 class Decision(enum.Enum):
@@ -73,9 +73,11 @@ class Comeback:
         return not self._returning.has_advanced and followed.number == number
 
     def arrive(self, followed: Followed, frame: FrameType) -> list[str]:
-        """The script is there; what to tell."""
+        """The script is there; what to tell. Nothing is trained over files that could not be put back."""
         self._returning.arrive(frame, self.position.loaders[followed.key].batches)
-        return self._guard.put_back()
+        if failed := self._guard.put_back():
+            refuse("; ".join([*failed, AGAIN]))
+        return []
 
     def give_up(self) -> list[str]:
         """The script has ended on its way; what to tell."""

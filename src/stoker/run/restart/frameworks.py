@@ -14,7 +14,7 @@ from stoker.errors import StokerError
 from stoker.run.inject import after_import
 from stoker.run.restart.guard import Guard
 from stoker.run.restart.record import is_of_a_framework
-from stoker.run.restart.words import refuse, say, say_refused
+from stoker.run.restart.words import AGAIN, refuse, say, say_refused
 
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
@@ -60,9 +60,9 @@ class Frameworks:
 
     def put_back(self) -> None:
         """Put back what the script has begun anew, or removed."""
-        for word in self._guard.put_back() if self._guard is not None else ():
-            say(word)
-        self._guard = None
+        guard, self._guard = self._guard, None
+        if guard is not None and (failed := guard.put_back()):
+            refuse("; ".join([*failed, AGAIN]))
 
     def _attach_to_lightning(self, trainer: Any, directory: Path) -> None:
         begun = self._begun

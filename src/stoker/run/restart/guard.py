@@ -17,6 +17,7 @@ import stat
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ _OPENERS = (
     ("cv2", "imwrite", 0),
 )
 """What opens files without python: the module, the name in it, and which of its arguments is the path."""
+_CLOCK_NS = 20_000_000
+"""Times of files are those of the kernel's last tick."""
 _CACHES = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "PYTHONPYCACHEPREFIX")
 
 
@@ -44,6 +47,7 @@ class Guard:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._journal: Journal | None = None
+        self._began_ns = time.time_ns() - _CLOCK_NS
         self._is_on = True
         self._is_passing = False
         self._owner = os.getpid()
@@ -126,14 +130,21 @@ class Guard:
 
     def _note_move(self, source: str, target: str) -> None:
         source, target = _place(source), _place(target)
-        if not self._is_passing and not os.path.lexists(target):
-            return
+        if not self._is_passing and (not os.path.lexists(target) or self._is_from_before(source)):
+            return  # a log that is rotated at the start, as at every start, is where the script wants it
         if not self._is_ignored(target):
             with self._noting() as journal:
                 if self._is_passing and not self._is_ignored(source):
                     journal.note_move(source, target)
                 else:
                     journal.note(target)
+
+    def _is_from_before(self, path: str) -> bool:
+        """Whether a file was last changed before this start."""
+        try:
+            return os.lstat(path).st_ctime_ns < self._began_ns
+        except OSError:
+            return False
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[Journal]:
@@ -194,7 +205,7 @@ def open_for_writing() -> dict[File, list[int]]:
 def _flush(descriptors: list[int]) -> None:
     """Have the script's file objects write what they hold."""
     for found in gc.get_objects():
-        if isinstance(found, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+        if issubclass(type(found), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):  # proxies are not asked
             with contextlib.suppress(OSError, ValueError):
                 if not found.closed and found.fileno() in descriptors:
                     found.flush()

@@ -85,7 +85,9 @@ class Journal:
         return {"copy": name, "mode": status.st_mode & 0o7777, "times": [status.st_atime_ns, status.st_mtime_ns]}
 
     def _write(self, entry: dict[str, Any]) -> None:
-        os.write(self._journal, json.dumps(entry).encode() + b"\n")
+        left = memoryview(json.dumps(entry).encode() + b"\n")
+        while left:  # a disk that is nearly full takes a part of it, and then refuses
+            left = left[os.write(self._journal, left) :]
         os.fsync(self._journal)
 
     def put_back(self, in_use: Mapping[File, Sequence[int]]) -> list[str]:
@@ -132,6 +134,8 @@ def _put_back(folder: Path, in_use: Mapping[File, Sequence[int]]) -> list[str]:
             _undo(entry, folder, in_use)
         except OSError as error:
             words.append(f"{entry['path']} could not be put back ({error.strerror}): its copy is in {folder}")
+        except (KeyError, TypeError, ValueError):
+            words.append(f"a line of {folder / _JOURNAL} makes no sense: copies of files are in {folder}")
     if not words:
         (folder / _JOURNAL).unlink(missing_ok=True)
         Disk().settle(folder)
@@ -147,7 +151,10 @@ def _entries(folder: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     for line in text.split(b"\n")[:-1]:  # a line that was cut off is of a change that did not go on
-        yield json.loads(line)
+        try:
+            yield json.loads(line)
+        except ValueError:
+            yield {}
 
 
 def _undo(entry: dict[str, Any], folder: Path, in_use: Mapping[File, Sequence[int]]) -> None:
@@ -175,13 +182,22 @@ def _undo(entry: dict[str, Any], folder: Path, in_use: Mapping[File, Sequence[in
 def _restore(path: Path, copy: Path, entry: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
-    shutil.copyfile(copy, partial)
-    os.chmod(partial, entry["mode"])
-    os.utime(partial, ns=tuple(entry["times"]))
-    _sync(partial)
-    if path.is_dir() and not path.is_symlink():
-        _clear(path)
-    os.rename(partial, path)
+    try:
+        try:
+            shutil.copyfile(copy, partial)
+        except OSError:  # there may be room when what is there now has gone: the copy is safe
+            partial.unlink(missing_ok=True)
+            _clear(path)
+            shutil.copyfile(copy, partial)
+        os.chmod(partial, entry["mode"])
+        os.utime(partial, ns=tuple(entry["times"]))
+        _sync(partial)
+        if path.is_dir() and not path.is_symlink():
+            _clear(path)
+        os.rename(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _go_on_after(content: bytes, descriptors: Sequence[int]) -> None:

@@ -1,20 +1,29 @@
 """Before a script is started under `--checkpoint`: files of the user's are put back, and it is decided how it begins."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from stoker.errors import ConfigError
+from stoker.errors import CommandError, ConfigError
 from stoker.run.restart.journal import recover
 from stoker.run.restart.record import is_finished, newest
+from stoker.run.restart.words import AGAIN
 
 
 def begin(directory: Path, words: Sequence[str], restart_args: str | None) -> list[str] | None:
     """The words to start; None if the run is finished, and there is nothing to start."""
-    files, told = recover(directory)
-    if files:
-        told = [f"{files} files that an interrupted restart had changed were put back", *told]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        files, failed = recover(directory)
+    except OSError as error:
+        raise CommandError(f"--checkpoint {directory} is no place for checkpoints: {error.strerror}") from error
+    if failed:
+        raise CommandError("; ".join([*failed, AGAIN]))
+    if not os.access(directory, os.W_OK):
+        raise CommandError(f"--checkpoint {directory} is no place for checkpoints: this user may not write there")
+    told = [f"{files} files that an interrupted restart had changed were put back"] if files else []
     if is_finished(directory, list(words)):
         told.append(
             f"this run is finished, and its last checkpoint is in {directory}: start it with more to do, or elsewhere"

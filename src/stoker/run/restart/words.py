@@ -10,6 +10,8 @@ stoker: in the script itself a few lines do it:
     ...
     checkpointer.step()                 # the last line of the loop's body"""
 
+AGAIN = "make room there, and start it again: nothing was trained since"
+
 
 def say(words: str) -> None:
     """Say something."""
