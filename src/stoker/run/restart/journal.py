@@ -23,6 +23,8 @@ from stoker.live import process
 
 _FOLDER = "passing"
 _JOURNAL = "journal"
+_LEFT = "not-put-back"
+"""A journal of which something could not be undone."""
 
 File = tuple[int, int]
 """A device and an inode."""
@@ -132,7 +134,9 @@ def _put_back(folder: Path, in_use: Mapping[File, Sequence[int]]) -> list[str]:
             _undo(entry, folder, in_use)
         except OSError as error:
             words.append(f"{entry['path']} could not be put back ({error.strerror}): its copy is in {folder}")
-    if not words:
+    if words:
+        (folder / _JOURNAL).rename(folder / _LEFT)  # not to be done again: the script goes on, and writes
+    else:
         (folder / _JOURNAL).unlink(missing_ok=True)
         Disk().settle(folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Before a script is started under `--checkpoint`: files of the user's are put back, and it is decided how it begins."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,8 @@ from stoker.run.restart.record import is_finished, newest
 
 def begin(directory: Path, words: Sequence[str], restart_args: str | None) -> list[str] | None:
     """The words to start; None if the run is finished, and there is nothing to start."""
+    if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
+        raise ConfigError("--checkpoint needs our loader, which STOKER_DISABLE turns off: unset it")
     files, told = recover(directory)
     if files:
         told = [f"{files} files that an interrupted restart had changed were put back", *told]
