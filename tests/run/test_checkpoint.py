@@ -89,10 +89,23 @@ def test_a_finished_run_ends_at_once_and_goes_on_with_more_to_do(starter: Starte
     again = script.start(more=("2",))
     assert (again.code, again.losses) == (0, [])
     assert "this run is finished" in again.lines[0] and len(again.lines) == 1
+    (script.checkpoints / "finished.json").unlink()  # killed after its last checkpoint, and before it was done
+    assert "this run is finished" in script.start(more=("2",)).lines[0]
     assert script.start(more=("4",)).since_restored == whole[2 * 13 :]
     refused = script.start(more=("3",))
     assert refused.code == 1 and refused.losses == []
     assert "is after number 3 of the loop" in refused.lines[-1]
+
+
+def test_weights_that_are_loaded_at_the_end_are_not_gone_on_from(starter: Starter, tmp_path: Path) -> None:
+    """The best ones, for a test."""
+    end = "    model.load_state_dict({name: 0 * value for name, value in model.state_dict().items()})\n\nmain("
+    script = Script(starter, tmp_path, PLAIN.replace("\nmain(", end), 0)
+    whole = Script(starter, tmp_path, PLAIN, 0, 3).plain().losses
+    (tmp_path / "script.py").write_text(PLAIN.replace("\nmain(", end))
+    script.start(more=("2",))
+    going_on = script.start(more=("3",)).since_restored
+    assert going_on == whole[-len(going_on) :] and going_on[0].startswith("epoch 1 batch")
 
 
 def test_a_run_that_failed_or_was_interrupted_is_not_finished(starter: Starter, tmp_path: Path) -> None:
