@@ -81,8 +81,11 @@ class Script:
             elif not places:
                 raise AssertionError("it is not there")
 
-        log = self.run(act, returning.put_names)
-        assert "range" not in vars(sys.modules["script_of_a_test"])
+        try:
+            log = self.run(act, returning.put_names)
+            assert "range" not in vars(sys.modules["script_of_a_test"])
+        finally:
+            returning.take_names()
         return log
 
 
@@ -215,6 +218,7 @@ def test_the_same_loop_called_from_elsewhere_is_another(tmp_path: Path) -> None:
     seen: list[bool] = []
     returning = Returning(second, past=False)
     script.run(lambda number, here: seen.append(returning.is_there(here)), returning.put_names)
+    returning.take_names()
     assert seen == [False] * 12 + [True] * 8  # the first fit is whole, and the second begins where it was
 
 

@@ -282,6 +282,8 @@ def test_explicit_arguments_win_over_the_plan(tmp_path: Path) -> None:
         (["--plan", "missing.toml", "x.py"], "missing.toml cannot be read"),
         (["--plan", "bad.toml", "x.py"], "unknown key 'worker' in [loader]"),
         (["-m"], "-m needs the name"),
+        (["--restart-args", "--start-epoch {epoch}", "x.py"], "--restart-args needs --checkpoint"),
+        (["--checkpoint", "place", "--restart-args", "--start {x}", "x.py"], "--restart-args knows {epoch} and {step}"),
     ],
 )
 def test_wrong_use_is_one_line(words: list[str], message: str, tmp_path: Path) -> None:

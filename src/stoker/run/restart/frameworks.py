@@ -82,7 +82,6 @@ class Frameworks:
                     super().on_train_start(trainer, pl_module)
                 except ConfigError as error:
                     say_refused(str(error))
-                    trainer.callbacks.remove(self)
                     self.teardown(trainer, pl_module, "fit")
 
         if not any(isinstance(callback, StokerCheckpoint) for callback in trainer.callbacks):

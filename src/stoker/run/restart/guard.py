@@ -101,7 +101,7 @@ class Guard:
         match event:
             case "open":
                 path, _, flags = arguments
-                if isinstance(path, (str, bytes)) and isinstance(flags, int) and flags & _WRITES:
+                if isinstance(path, (str, bytes, os.PathLike)) and isinstance(flags, int) and flags & _WRITES:
                     empties = bool(flags & os.O_TRUNC)
                     self._note(os.fsdecode(path), loses=empties, empties=empties)
             case "os.remove" | "os.rmdir":

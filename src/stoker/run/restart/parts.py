@@ -29,8 +29,10 @@ class Parts:
         found["module"] = _roots(found["module"])
         self._counts = {name: len(some) for name, some in found.items() if some}
         self._decisive = self._decisive_now()
+        modules = found["module"]
         found["scheduler"] = [_Loosely(scheduler) for scheduler in found["scheduler"]]
-        return {f"{name}{number}": part for name, some in found.items() for number, part in enumerate(some)}
+        parts = {f"{name}{number}": part for name, some in found.items() for number, part in enumerate(some)}
+        return {**parts, "frozen": _Frozen(modules)}
 
     @property
     def have_changed(self) -> bool:
@@ -61,6 +63,26 @@ class Parts:
         names = [f"{count} {name}{'s' if count > 1 else ''}" for name, count in self._counts.items()]
         missing = [f"no {name}" for name in _KINDS if name not in self._counts and name != "scaler"]
         return ", ".join([*names, "the training loader", "random generators", *missing])
+
+
+class _Frozen:
+    """Which parameters of some modules are not trained: a script may change that in one of its epochs."""
+
+    def __init__(self, modules: list[torch.nn.Module]) -> None:
+        self._modules = modules
+
+    def state_dict(self) -> dict[str, list[str]]:
+        return {
+            str(number): [name for name, parameter in module.named_parameters() if not parameter.requires_grad]
+            for number, module in enumerate(self._modules)
+        }
+
+    def load_state_dict(self, state: dict[str, list[str]]) -> None:
+        for number, module in enumerate(self._modules):
+            frozen = set(state[str(number)])
+            for name, parameter in module.named_parameters():
+                if parameter.requires_grad == (name in frozen):
+                    parameter.requires_grad_(name not in frozen)
 
 
 class _Loosely:

@@ -71,8 +71,10 @@ class Returning:
         """Whether the script, which asks for a batch, has come to the place."""
         if not self._may_advance:
             return False
-        has_passed_all = bool(self._goal.ranges) and not self._left
-        return has_passed_all or here.leads_to(self._goal)
+        begun = len(self._goal.ranges) - len(self._left)
+        if self._goal.ranges and not self._left:
+            return True
+        return len(here.ranges) <= begun and here.leads_to(self._goal)  # all that it is in have begun where they were
 
     def arrive(self, frame: FrameType | None, batches: int) -> None:
         """The script is there, and the epoch goes on after so many batches."""

@@ -14,6 +14,8 @@ from stoker.run.restart.words import AGAIN
 
 def begin(directory: Path, words: Sequence[str], restart_args: str | None) -> list[str] | None:
     """The words to start; None if the run is finished, and there is nothing to start."""
+    if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
+        raise ConfigError("--checkpoint needs our loader, which STOKER_DISABLE turns off: unset it")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         files, failed = recover(directory)
