@@ -94,7 +94,7 @@ def test_a_finished_run_ends_at_once_and_goes_on_with_more_to_do(starter: Starte
     assert script.start(more=("4",)).since_restored == whole[2 * 13 :]
     refused = script.start(more=("3",))
     assert refused.code == 1 and refused.losses == []
-    assert "is after number 3 of the loop" in refused.lines[-1]
+    assert "stoker: the checkpoint is after number 3 of the loop" in refused.lines[-1] and len(refused.lines) == 1
 
 
 def test_weights_that_are_loaded_at_the_end_are_not_gone_on_from(starter: Starter, tmp_path: Path) -> None:
@@ -350,6 +350,15 @@ def test_what_cannot_be_gone_on_from_is_refused_and_runs_on(why: str, starter: S
     assert ended.losses == whole.losses and ended.code == 0
     assert sum("--checkpoint is refused" in line and why in line for line in ended.ours) == 1, ended.ours
     assert any("checkpointer = stoker.Checkpointer(" in line for line in ended.lines)
+
+
+def test_a_script_that_trains_with_another_loader_is_refused_at_once(starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, PLAIN, 0, 3)
+    script.start("epoch 1 batch 5")
+    (tmp_path / "script.py").write_text(PLAIN.replace("Noisy(60)", "Noisy(90)"))
+    ended = script.start()
+    assert ended.code == 1 and not ended.losses
+    assert "trains with a loader over Noisy with 18 batches, which its checkpoint does not know" in ended.lines[-1]
 
 
 PASSED = (

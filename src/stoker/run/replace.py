@@ -4,6 +4,7 @@ import atexit
 import multiprocessing
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch.utils.data
@@ -29,7 +30,7 @@ def replace(settings: dict[str, Any]) -> None:
         Analysis(settings["analyze"])
         return
     DataLoader.observers.append(_remember)
-    if settings.get("checkpoint") and not multiprocessing.current_process().daemon:  # a loader's worker, say
+    if settings.get("checkpoint") and _is_script(settings.get("command", [])):
         from stoker.run.restart.watcher import Watcher
 
         watcher = Watcher(
@@ -41,6 +42,17 @@ def replace(settings: dict[str, Any]) -> None:
         )
         closing.append(watcher.close)
     atexit.register(_end, owner, closing)
+
+
+def _is_script(command: list[str]) -> bool:
+    """Whether this process runs the script, or is one of its ranks; not a worker, nor another program that it started."""
+    if multiprocessing.current_process().daemon:
+        return False
+    path = Path(sys.argv[0] if sys.argv else "")
+    if path.name in ("", "-m", "-c"):
+        return True
+    name = path.parent.name if path.name == "__main__.py" else path.stem
+    return any(name in (Path(word).stem, word.rpartition(".")[2]) for word in command)
 
 
 def _remember(loader: Any) -> None:

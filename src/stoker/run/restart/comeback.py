@@ -12,7 +12,7 @@ from types import FrameType
 
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.guard import Guard
-from stoker.run.restart.loops import Surveyor
+from stoker.run.restart.loops import Surveyor, innermost, is_one_loop
 from stoker.run.restart.record import Newest, Position
 from stoker.run.restart.returning import Returning
 from stoker.run.restart.words import AGAIN, LINES, refuse
@@ -52,12 +52,22 @@ class Comeback:
         was_trained = record is not None and record.first is not None and record.first <= followed.number
         if was_trained and followed.key in self.position.trains and self._is_there(followed, frame):
             return Decision.GO_ON
+        can_be_cut = is_one_loop(followed.begun_in, innermost(frame))  # else a loader that may have no end
+        if was_trained and not can_be_cut:
+            refuse(f"the script did not come to where its checkpoint was taken, and cannot be brought there\n{LINES}")
         if was_trained:
-            if self.position.is_endless:
-                refuse(f"the script did not come to where its checkpoint was taken, and its loader has no end\n{LINES}")
             self._is_passing = True
             self._guard.begin_passing()
-        return Decision.CUT if self._is_passing else Decision.WHOLE
+        return Decision.CUT if self._is_passing and can_be_cut else Decision.WHOLE
+
+    def updated(self, followed: Followed | None) -> None:
+        """An update was made, after a batch of some epoch. Then that epoch is one that the checkpoint knows, and is cut."""
+        if followed is not None and followed.left is None:
+            loader = f"a loader over {type(followed.loader.dataset).__name__} with {followed.length} batches"
+            refuse(
+                f"the script trains with {loader}, which its checkpoint does not know: start it with the arguments that "
+                "it had, or use another directory"
+            )
 
     def _is_there(self, followed: Followed, frame: FrameType) -> bool:
         here = self._surveyor.survey(frame)

@@ -89,8 +89,9 @@ class Guard:
     def _telling(self, opens: Callable[..., Any], position: int) -> Callable[..., Any]:
         def tell(*arguments: Any, **named: Any) -> Any:
             path = arguments[position] if len(arguments) > position else named.get("filename")
-            if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
-                self._note(os.fsdecode(path), loses=True, empties=True)
+            mode = arguments[1] if opens.__name__ == "make_fid" else "w"  # h5py's, which also opens for reading
+            if self._is_on and mode != "r" and isinstance(path, (str, bytes, os.PathLike)):
+                self._note(os.fsdecode(path), loses=mode == "w", empties=mode == "w")
             return opens(*arguments, **named)
 
         return tell

@@ -161,7 +161,7 @@ class Loaders:
         if key in self.pending:
             return self.pending[key]
         first, followed, loader = self._first.get(key), self._followed(key), self._loader.get(key)
-        if key in self.trains and (at_end or followed is None):
+        if key in self.trains and (at_end or followed is None or followed.has_ended):
             return LoaderRecord(epochs, first, self._loader[key].state_dict())
         if followed is not None and not followed.has_ended:
             ahead = self._counts[key].ahead or 0 if key in self.trains else 0
@@ -198,8 +198,10 @@ class Loaders:
             set_generator(own, record.generator)
         if is_over and own is None and loader.num_workers and loader.persistent_workers:
             loader.generator = torch.Generator()  # these workers have been started before, so nothing is drawn for that
-            yield
-            loader.generator = None
+            try:
+                yield
+            finally:
+                loader.generator = None
         else:
             yield
 

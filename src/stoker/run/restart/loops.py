@@ -138,6 +138,13 @@ def innermost(frame: FrameType | None) -> tuple[CodeType, int] | None:
     return (found[-1].f_code, found[-1].f_lasti) if found else None
 
 
+def is_one_loop(begun: tuple[CodeType, int] | None, asked: tuple[CodeType, int] | None) -> bool:
+    """Whether what is begun and asked for at two places is so by the same loops: once for each time around."""
+    if begun is None or asked is None or begun[0] is not asked[0]:
+        return False
+    return loops_around(*begun) == loops_around(*asked)
+
+
 def frames_of_script(frame: FrameType | None) -> list[FrameType]:
     """A frame and those that have called it, the outermost first, without ours."""
     found = []

@@ -1,13 +1,12 @@
 """Whether a restarted script could go on from a moment: then it is a moment for a checkpoint."""
 
 import threading
-from types import CodeType, FrameType
+from types import FrameType
 
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.loaders import Loaders
 from stoker.run.restart.lookahead import TOO_FEW, WINDOW
-from stoker.run.restart.loops import Surveyor, innermost
-from stoker.run.restart.source import loops_around
+from stoker.run.restart.loops import Surveyor, innermost, is_one_loop
 from stoker.run.restart.updates import Updates
 from stoker.run.restart.words import say_refused
 
@@ -46,13 +45,6 @@ class Obstacles:
         if self._judged != (followed.number, followed.is_endless):
             self._judged = followed.number, followed.is_endless
             self._no_way = self._surveyor.survey(frame).unknown
-            if self._no_way and not followed.is_endless and _is_one_loop(followed.begun_in, innermost(frame)):
+            if self._no_way and not followed.is_endless and is_one_loop(followed.begun_in, innermost(frame)):
                 self._no_way = ""  # its epochs can be passed
         return self._no_way
-
-
-def _is_one_loop(begun: tuple[CodeType, int] | None, asked: tuple[CodeType, int] | None) -> bool:
-    """Whether a loader is iterated by the same loops that ask for its batches, once for each epoch."""
-    if begun is None or asked is None or begun[0] is not asked[0]:
-        return False
-    return loops_around(*begun) == loops_around(*asked)

@@ -3,6 +3,7 @@
 This is read before the script is started, too, so nothing here needs torch.
 """
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, field
@@ -81,7 +82,7 @@ class Position:
     @property
     def is_endless(self) -> bool:
         """Whether an epoch that trains has no end."""
-        return any(loader.is_endless for loader in self.loaders.values())
+        return any(self.loaders[key].is_endless for key in self.trains)
 
     @property
     def epoch(self) -> int:
@@ -125,17 +126,21 @@ def _newest_in(path: Path) -> Newest | None:
             manifest = directory.verify(name)
         except Damaged:
             continue
-        parts = manifest.document["stateful"]
-        if PART not in parts:
-            return None  # of a framework's callback, which knows its way
         try:
-            position = Position.of_values(decode(parts[PART], _no_leaf))
-        except (KeyError, TypeError) as error:
-            raise CheckpointError(
-                f"{path / name} was written by another version of stoker: use another directory"
-            ) from error
-        return Newest(name, manifest.step, position)
+            position = _position_in(manifest.document)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path / name} {error}") from error
+        return None if position is None else Newest(name, manifest.step, position)
     return None
+
+
+def _position_in(document: Any) -> Position | None:
+    """Where a script was by a checkpoint of it; None if it is a framework's, whose callback knows its way."""
+    parts = document["stateful"]
+    try:
+        return Position.of_values(decode(parts[PART], _no_leaf)) if PART in parts else None
+    except (KeyError, TypeError) as error:
+        raise CheckpointError("was written by another version of stoker: use another directory") from error
 
 
 def loaders_of_values(values: dict[str, Any]) -> dict[str, LoaderRecord]:
@@ -159,10 +164,18 @@ def is_finished(directory: Path, command: list[str]) -> bool:
     try:
         read = json.loads((directory / _FINISHED).read_bytes())
     except (OSError, ValueError):
-        found = newest(directory)  # a run that was killed after its last checkpoint
-        return found is not None and found.position.is_past and found.position.command == tuple(command)
+        return _was_killed_after_its_end(directory, command)
     names = _names(directory)
     return bool(names) and read == {"command": command, "newest": names}
+
+
+def _was_killed_after_its_end(directory: Path, command: list[str]) -> bool:
+    """Whether the last checkpoint was taken, and the mark was not made."""
+    for name in Directory(directory).names()[:1]:
+        with contextlib.suppress(CheckpointError):
+            position = _position_in(Directory(directory).manifest(name).document)
+            return position is not None and position.is_past and position.command == tuple(command)
+    return False
 
 
 def mark_finished(directory: Path, command: list[str]) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from stoker.errors import CheckpointError
 from stoker.run.restart.loops import (
     Counter,
     Loop,
@@ -25,6 +24,7 @@ from stoker.run.restart.loops import (
     same_place,
 )
 from stoker.run.restart.source import place_of
+from stoker.run.restart.words import refuse
 
 _PROGRESS_BARS = ("tqdm.std", "tqdm.auto", "tqdm.autonotebook", "tqdm.notebook", "tqdm.asyncio")
 """Modules whose `trange` calls `range`."""
@@ -114,7 +114,7 @@ class Returning:
         rest = numbers[start + (self._past and not self._left) :]
         if not rest:
             word = "after" if self._past else "at"
-            raise CheckpointError(
+            refuse(
                 f"the checkpoint is {word} number {loop.value} of the loop in line {frame.f_lineno} of "
                 f"{frame.f_code.co_filename}, which now ends before: give the script more to do, or use another directory"
             )

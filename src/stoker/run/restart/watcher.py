@@ -44,6 +44,8 @@ class Watcher:
         self._surveyor = Surveyor()
         self._updates = Updates(self._updated)
         self._obstacles = Obstacles(self._loaders, self._updates, self._surveyor)
+        self._asked: Followed | None = None
+        """The epoch that was asked for a batch last, while the script is on its way back."""
         self._ended: Surroundings | None = None
         """Where the script was when the training loader had no more batches, until it is asked again."""
         self._schedulers: list[Any] = []
@@ -103,6 +105,7 @@ class Watcher:
         if not followed.has_started:
             self._begin(followed)
         followed.was_asked = self._updates.is_asked = True
+        self._asked = followed
         if not self._updates.is_over and followed.key in self._loaders.trains:
             self._iteration_over(followed)
 
@@ -129,7 +132,9 @@ class Watcher:
             self._loaders.iteration_over(self._updates.backwards)
 
     def _updated(self) -> None:
-        if self._comeback is None and not self._is_aside:
+        if self._comeback is not None:
+            self._comeback.updated(self._asked)
+        elif not self._is_aside:
             self._loaders.updated()
             self._updates.notes_draws = self._loaders.may_be_ahead
 
@@ -200,7 +205,7 @@ class Watcher:
         followed.number = position.loaders[followed.key].epochs + position.is_past
         for words in comeback.arrive(followed, sys._getframe()):
             say(words)
-        self._comeback = None
+        self._comeback = self._asked = None
         self._go_on(followed)
         epoch = "" if position.is_endless else f", in epoch {followed.number}"
         say(f"restored step {step}{epoch}: {self._parts.words()}")
@@ -233,10 +238,10 @@ class Watcher:
     def close(self) -> list[str]:
         """Finish; what to say at the end."""
         self._frameworks.put_back()
-        if not self._parts.are_any:
-            return []  # a launcher, say, which trains nothing
         if self._comeback is not None:
             self._give_up(self._comeback)
+        if not self._parts.are_any:
+            return []  # a launcher, say, which trains nothing
         is_finished = not has_failed() and not was_interrupted()
         if self._checkpointer is not None:
             if is_finished:
@@ -250,7 +255,7 @@ class Watcher:
     def _give_up(self, comeback: Comeback) -> None:
         """The script has ended without having come to where it was. That is a failure, whatever its exit code."""
         words = comeback.give_up()
-        if not has_failed():
+        if self._parts.are_any and not has_failed():
             for word in words:
                 say(word)
             sys.stdout.flush()
