@@ -357,10 +357,10 @@ FAR = """if True:
 @pytest.mark.parametrize(("how", "whom"), [("SIGINT", "all"), ("SIGTERM", "us"), ("SIGKILL", "script"), ("SIGKILL", "all")])
 def test_however_it_ends_no_cache_is_left(how: str, whom: str, tmp_path: Path) -> None:
     (tmp_path / "far.py").write_text(FAR)
-    words = [*ANALYZE, "--json", str(tmp_path / "profile.json"), str(tmp_path / "far.py")]
+    words = [*ANALYZE, "--json", str(tmp_path / "profile.json"), "--time", "1", "--loader", "1", str(tmp_path / "far.py")]
     temporary = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True, env=temporary)
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + HANG_S
     left: set[Path] = set()
     while not left:
         assert time.monotonic() < deadline
@@ -370,7 +370,7 @@ def test_however_it_ends_no_cache_is_left(how: str, whom: str, tmp_path: Path) -
             with contextlib.suppress(OSError):
                 left |= {path.parent.parent for path in [link.readlink()] if path.parent.name == "jobs"}
     os.kill({"all": -process.pid, "us": process.pid, "script": int(script)}[whom], signal.Signals[how])
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_S)
     assert process.returncode
     if (how, whom) == ("SIGKILL", "all"):  # nobody was there to do it; whoever looks does
         subprocess.run([sys.executable, "-m", "stoker", "cache", "ls"], check=True, capture_output=True)
