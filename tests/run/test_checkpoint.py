@@ -270,7 +270,7 @@ Trainer().run() if sys.argv[1] == "attribute" else again()
 
 @pytest.mark.parametrize("counter", ["attribute", "variable"])
 def test_steps_that_a_script_counts_itself(counter: str, starter: Starter, tmp_path: Path) -> None:
-    Script(starter, tmp_path, WHILE, counter).check_restarts("step 8", "step 30")
+    Script(starter, tmp_path, WHILE, counter).check_restarts("step 5", "step 30")
 
 
 PAIRS = (

@@ -201,7 +201,7 @@ class Surveyor:
         """Numbers that have changed since they were first seen."""
         written = loops_around(frame.f_code, frame.f_lasti) or ()
         found = {text: evaluate(part, frame) for loop in written for text, part in loop.counters.items()}
-        owner = vars(frame.f_locals["self"]) if frame.f_code.co_name == "__iter__" and "self" in frame.f_locals else {}
+        owner = getattr(frame.f_locals.get("self"), "__dict__", {}) if frame.f_code.co_name == "__iter__" else {}
         found |= {f"self.{name}": owner[name] for name in _COUNTERS_OF_LOADERS if name in owner}
         module, code = module_of(frame), frame.f_code.co_qualname
         for text, value in found.items():

@@ -104,6 +104,8 @@ class Watcher:
         """The next batch of a loader is asked for."""
         if not followed.has_started:
             self._begin(followed)
+        if not followed.given and self._comeback is None:
+            self._surveyor.survey(sys._getframe())  # what counters are before they count
         followed.was_asked = self._updates.is_asked = True
         self._asked = followed
         if not self._updates.is_over and followed.key in self._loaders.trains:
