@@ -173,9 +173,9 @@ class Holding(Numbers):
     def __getitem__(self, index: int) -> int:
         if index == 9:
             frame: Any = sys._getframe()
-            while frame.f_code.co_name != "_worker_loop":
+            while frame is not None and frame.f_code.co_name != "_worker_loop":
                 frame = frame.f_back
-            event = frame.f_locals["done_event"]
+            event = frame and frame.f_locals["done_event"]  # with a seed it is not torch's loop, and there is none
             if hasattr(event, "_cond"):
                 event._cond.acquire()
             os.kill(os.getpid(), signal.SIGKILL)

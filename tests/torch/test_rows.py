@@ -95,7 +95,7 @@ def test_many_epochs_left_early_do_not_use_up_common_slots() -> None:
             next(iterator)
         del iterator
         gc.collect()
-        inbox = loader._iterator._transport._inbox
+        inbox = loader._iterator._pool._slots.inbox
         iter(loader)
         assert inbox._turns[inbox.area.common].sum() <= 2
 

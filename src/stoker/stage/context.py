@@ -12,7 +12,29 @@ from stoker.memory import Flag
 from stoker.stage.lines import Ends, OrderLine, ReportLines, WorkerOrders, WorkerReports
 
 Begin = Callable[[int], Callable[[Any], None] | None]
-"""Prepares a worker process, by its number. What it returns is told of orders as soon as they arrive."""
+"""Prepares a worker process, by its number. What it returns is told of indices as soon as they are ordered."""
+
+
+def ids_of_torch(order: Any) -> Any:
+    """The indices in an order of torch's iterator; it has other messages, too."""
+    return order[1] if type(order) is tuple and len(order) == 2 else None
+
+
+def _is_interruptible() -> bool:
+    return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@contextlib.contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Within this, Ctrl-C waits, so that no worker is interrupted while it cannot handle it."""
+    if not _is_interruptible():
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 class LinedContext:
@@ -30,16 +52,18 @@ class LinedContext:
         begin: Begin,
         arrive: Callable[..., Any],
         explain: Callable[[Exception, Any], Any],
+        ids_of: Callable[[Any], Any] = ids_of_torch,
     ) -> None:
         self._context = context
         self._workers = workers
         self._begin = begin
+        self._ids_of = ids_of
         self._explain = explain
         self._reports = ReportLines(workers, arrive)
         self._orders = self._reports.orders
         self._asked_for_reports = False
         self._stop: Any = None
-        self._interruptible = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._interruptible = _is_interruptible()
         self._held = False
 
     @contextlib.contextmanager
@@ -85,7 +109,7 @@ class LinedContext:
         start = _Start(
             self._begin,
             worker,
-            (self._stop, self._explain, self._interruptible),
+            (self._stop, self._explain, self._interruptible, self._ids_of),
             (own_orders.reader, own_reports.writer),
             [*(order.ends for order in self._orders), *self._reports.lines],
         )
@@ -128,7 +152,7 @@ class _Start:
         self,
         begin: Begin,
         worker: int,
-        rules: tuple[Any, Callable[[Exception, Any], Any], bool],
+        rules: tuple[Any, Callable[[Exception, Any], Any], bool, Callable[[Any], Any]],
         own: tuple[Any, Any],
         others: list[Ends],
     ) -> None:
@@ -147,8 +171,8 @@ class _Start:
             ends.forget(reader, writer)
             ends.close_reader()
             ends.close_writer()
-        stop, explain, interruptible = self.rules
-        orders = WorkerOrders(reader)
+        stop, explain, interruptible, ids_of = self.rules
+        orders = WorkerOrders(reader, ids_of)
         own = {_Own.ORDERS: orders, _Own.REPORTS: WorkerReports(writer, stop, explain)}
         try:
             if interruptible:

@@ -120,19 +120,20 @@ class OrderLine:
 class WorkerOrders:
     """The worker's end of an OrderLine."""
 
-    def __init__(self, reader: int) -> None:
+    def __init__(self, reader: int, ids_of: Callable[[Any], Any]) -> None:
         self._reader = reader
+        self._ids_of = ids_of
         self._poll = select.poll()
         self._poll.register(reader, select.POLLIN)
         self._frames = Frames()
         self._orders: deque[Any] = deque()
         self.foresee: Callable[[Any], None] | None = None
-        """Told of orders as soon as they arrive, before those that came earlier are carried out."""
+        """Told of the indices in orders as soon as they arrive, before those that came earlier are carried out."""
 
-    def get(self, timeout: float) -> Any:
+    def get(self, timeout: float | None = None) -> Any:
         """The next order."""
         while not self._orders:
-            if not self._poll.poll(timeout * 1000):
+            if not self._poll.poll(None if timeout is None else timeout * 1000):
                 raise queue.Empty
             self._receive()
         if self.foresee is not None and self._poll.poll(0):
@@ -149,7 +150,7 @@ class WorkerOrders:
             order = opened(message)
             self._orders.append(order)
             if self.foresee is not None:
-                self.foresee(order)
+                self.foresee(self._ids_of(order))
 
 
 class WorkerReports:

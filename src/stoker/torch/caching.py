@@ -5,7 +5,7 @@ One `Caching` stands beside each loader. It travels to the workers, prepares the
 
 import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from stoker.cache import intercept
@@ -17,7 +17,7 @@ from stoker.errors import ConfigError
 from stoker.meter import Counts, Meter, Tally
 from stoker.plan import CACHE_POLICIES
 from stoker.torch.dataset import expecting, of_stoker
-from stoker.torch.progress import Route, listed
+from stoker.torch.progress import Route
 from stoker.units import parse_bytes
 
 
@@ -61,19 +61,16 @@ class Caching:
         self._has_warned = False
 
     def begin(self) -> Callable[[Any], None] | None:
-        """In a worker process: all that it fetches goes this way. What is returned is told of orders to come."""
+        """In a worker process: all that it fetches goes this way. What is returned is told of indices that are ordered."""
         self.take()
         if self.reads is not None:
             intercept.activate(self.reads)
         return None if self._expect is None else self._foresee
 
-    def _foresee(self, order: Any) -> None:
-        if type(order) is tuple and len(order) == 2:
-            content = order[1]
-            ids: Sequence[Any] | None = listed(content[3]) if type(content) is tuple and len(content) >= 5 else content
-            if isinstance(ids, list) and self._expect is not None:
-                with contextlib.suppress(Exception):  # it will be raised where it belongs
-                    self._expect(ids)
+    def _foresee(self, ids: Any) -> None:
+        if isinstance(ids, list) and self._expect is not None:
+            with contextlib.suppress(Exception):  # it will be raised where it belongs
+                self._expect(ids)
 
     def steering(self, loader: Any, route: Route) -> Steering | None:
         """What decides on the cache's contents, where that is known before samples are read."""

@@ -1,11 +1,10 @@
 """The training process's side of the loader while torch carries the work.
 
-torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in three places: workers and queues
-are those of a `Transport`, batches are metered and counted as progress, and errors say who is meant.
+torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in three places: batches lie in slots
+and reports come over lines, batches are metered and counted as progress, and errors say who is meant.
 """
 
 import os
-import signal
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,16 +15,17 @@ import torch.utils.data.dataloader as torch_dataloader
 
 from stoker.live.record import Record
 from stoker.meter import Meter, now
+from stoker.stage.context import LinedContext
 from stoker.torch.caching import Caching
+from stoker.torch.crew import ends_in_words, let_go_on
+from stoker.torch.maker import count_samples
+from stoker.torch.pools import Slots
 from stoker.torch.progress import Progress
-from stoker.torch.transport import Transport
-from stoker.torch.worker import Arrived, count_samples
+from stoker.torch.work import Made
+from stoker.torch.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain
 
 LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, should their signal not have told."""
-
-_BY_BAD_MEMORY = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
-"""What a store that was torn while it was mapped ends a process with."""
 
 
 class Instead:
@@ -140,41 +140,50 @@ class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
         return data
 
 
-_iterators: "weakref.WeakSet[WorkersIter]" = weakref.WeakSet()
+_iterators: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def refuse_in_children(iterator: Any) -> None:
+    """Have an iterator refuse to go on in forked children: a batch that one took would be missing here."""
+    _iterators.add(iterator)
 
 
 def _refuse() -> Any:
-    """What a forked child gets of its parent's iterator: a batch that it took would be missing there."""
     raise RuntimeError("this iterator belongs to the process that this one was forked from: call iter() of the loader")
 
 
 def _after_fork_in_child() -> None:
     for iterator in list(_iterators):
-        iterator._obtain = _refuse  # type: ignore[method-assign]
+        iterator._obtain = _refuse
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
-    """`num_workers>0`: torch's iterator over workers of ours."""
+    """`num_workers>0` without a seed: torch's iterator and worker loop, over slots and lines of ours."""
 
     _shutdown = True
-    _transport: Transport | None = None
+    _lines: LinedContext | None = None
 
-    def __init__(self, loader: Any, transport: Transport) -> None:
+    def __init__(self, loader: Any, slots: Slots) -> None:
         self._watch(loader)
         self._owner = os.getpid()
         self._asked: list[deque[float]] = [deque() for _ in range(loader.num_workers)]
         self._busy_until = [0.0] * loader.num_workers
-        self._transport = transport
-        with transport.starting():
-            pinning = {"pin_memory": False} if transport.pins else {}
-            lines = {"collate_fn": transport.collate, "multiprocessing_context": transport.context}
+        self._slots = slots
+        context = loader.multiprocessing_context or torch.multiprocessing
+        room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False)
+        collate = SlotCollate(room, loader.collate_fn, batched=loader._auto_collation)
+        opener, beginning = Opener(slots.inbox, pins=slots.pins), Beginning(room, forked=are_forked(context))
+        self._lines = LinedContext(context, loader.num_workers, beginning, opener.arrived, explain)
+        with self._lines.starting():
+            pinning = {"pin_memory": False} if slots.pins else {}
+            lines = {"collate_fn": collate, "multiprocessing_context": self._lines}
             super().__init__(Instead(loader, **lines, **pinning))
         self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
-        _iterators.add(self)
+        refuse_in_children(self)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
@@ -192,15 +201,19 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
     def _process_data(self, data: Any, worker: int) -> Any:
         asked = self._asked[worker].popleft() if self._asked[worker] else 0.0
         data = super()._process_data(data, worker)
-        if type(data) is not Arrived:
+        if type(data) is Opened:
+            made, data = data.made, data.batch
+        elif type(data) is Made:  # there was no slot for it
+            made, data = data, data.batch
+        else:
             return data
         # The worker was busy with this batch since it was asked for it, or since it was done with the one before.
-        began, self._busy_until[worker] = max(asked, self._busy_until[worker]), data.finished
-        self._meter.prep_s += max(0.0, data.finished - began)
-        self._arrived += data.samples
-        if data.counts is not None:
-            self._meter.add(data.counts)
-        return data.batch
+        began, self._busy_until[worker] = max(asked, self._busy_until[worker]), made.finished
+        self._meter.prep_s += max(0.0, made.finished - began)
+        self._arrived += made.samples
+        if made.counts is not None:
+            self._meter.add(made.counts)
+        return data
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:
@@ -211,18 +224,11 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
                 self._record.late(self._meter.batches, self._late_pid())
             return got
         except RuntimeError as error:
-            ends = ", ".join(
-                f"worker {number}: {how_it_ended(worker.pid, worker.exitcode)}"
-                for number, worker in enumerate(self._workers)
-                if worker.exitcode
-            )
-            if not ends or "worker" not in str(error):
+            ended = [worker for worker in self._workers if worker.exitcode]
+            if not ended or "worker" not in str(error):
                 raise
-            if any(-(worker.exitcode or 0) in _BY_BAD_MEMORY for worker in self._workers) and (
-                why := self._caching.damage()
-            ):
-                ends += f"; {why}. It is not used again: start anew"
-            raise RuntimeError(f"{str(error).rstrip()} [{ends}]") from error
+            how = ends_in_words(self._workers, ended, self._caching.damage)
+            raise RuntimeError(f"{str(error).rstrip()} [{how}]") from error
 
     def _has_come(self, number: Any) -> bool:
         """Whether a batch was reported before, by a child that the dataset forked, and that has raised an error."""
@@ -256,14 +262,19 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         if self._owner != getpid():
             return  # a forked child, whose garbage collector has met an iterator that it inherited
         workers = getattr(self, "_workers", [])
-        if self._transport is not None and not self._shutdown:
-            self._transport.wake(workers)
+        if self._lines is not None and not self._shutdown:
+            let_go_on(workers)
         super()._shutdown_workers()
         if not self._shutdown:
             return  # the interpreter ends, and torch leaves it to the kernel
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.close(workers)
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.close()
+            for worker in workers:
+                if worker.is_alive():  # a debugger has stopped it, perhaps
+                    worker.kill()
+                    worker.join()
+            self._slots.give_back()
 
 
 class _MapStyle:
@@ -291,15 +302,3 @@ class MapInlineIter(_MapStyle, InlineIter):
 
 class MapWorkersIter(_MapStyle, WorkersIter):
     """`num_workers>0`, map-style."""
-
-
-def how_it_ended(pid: int | None, exitcode: int) -> str:
-    """The end of a worker, in words."""
-    if exitcode >= 0:
-        return f"pid {pid} exited with code {exitcode}"
-    try:
-        name = signal.Signals(-exitcode).name
-    except ValueError:
-        name = str(-exitcode)
-    # In torch's words, which it finds only if its signal handler comes first.
-    return f"DataLoader worker (pid {pid}) is killed by signal: {signal.strsignal(-exitcode)} ({name})"

@@ -13,22 +13,20 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler
 
-from stoker.cache.steering import Decision, Steering
+from stoker.cache.steering import Steering
 from stoker.errors import ConfigError
 from stoker.order import Drawn, Ids, mix, pad, share
-from stoker.stage.messages import Plain
 from stoker.torch.progress import (
     Batch,
     Progress,
     Route,
     counting_sampler,
     generator_text,
-    listed,
     own_generator,
     set_generator,
 )
 from stoker.torch.seeding import generators_restored, seed_generators
-from stoker.torch.worker import NOT_COMMON
+from stoker.torch.work import NOT_COMMON, Part, Work, listed
 
 _SAMPLER = 1 << 61
 """Stands for a position where a sampler of the user draws: apart from those of all samples."""
@@ -236,24 +234,20 @@ class _OfSampler:
 class Ordered(NamedTuple):
     """A batch that is under way."""
 
+    work: Work
+    """To prepare all of it."""
     parts: int
     samples: int
     """Of all processes together."""
-    first: int
-    """The position of its first sample."""
-    step: int
-    ids: Sequence[Any] | Ids
     common: int
     """The slot that workers fill together, or NOT_COMMON."""
 
 
 class Course:
-    """The orders of one epoch, for workers to take in turn.
+    """The works of one epoch, for workers to take in turn.
 
-    An order is (epoch, first, step, ids, part, decision): the ids a list, or packed, see `listed`; the decision for a cache
-    whose contents a policy decides. The first batch, and those at the end that would leave workers without any, are ordered
-    in parts, one for each worker. A part is (slot, start, total): rows from `start` on of a batch of `total`, in a slot
-    that workers fill together; without one, the samples are collated when all have arrived.
+    The first batch, and those at the end that would leave workers without any, are ordered in parts, one for each worker.
+    Where workers have no slot in common for them, the samples are collated when all have arrived.
     """
 
     def __init__(self, itinerary: Route, progress: Progress, workers: int, *, split: bool) -> None:
@@ -264,29 +258,29 @@ class Course:
         self.ordered: deque[Ordered] = deque()
         """The batches that are under way."""
         self.claim_common: Callable[[], int] = lambda: NOT_COMMON
-        self.free_common: Callable[[int], None] = lambda number: None
+        self.free_common: Callable[[int], None] = lambda slot: None
         self.steering: Steering | None = None
         """Decides what a cache keeps, if that is not left to the cache."""
 
     def __len__(self) -> int:
         raise TypeError("a course has no length")
 
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        """Begin an epoch when the first order is asked for: torch makes iterators that it does not use."""
+    def __iter__(self) -> Iterator[Work]:
+        """Begin an epoch when the first work is asked for: torch makes iterators that it does not use."""
         while self.ordered:  # of an epoch that was left early
             self.forget(self.ordered.popleft())
         epoch, consumed = self._progress.begin(self._itinerary)
         batches = self._itinerary.batches(epoch, consumed)
         if self.steering is not None:
             self.steering.begin(epoch, consumed // self._itinerary.world)
-        yield from self._orders(epoch, batches)
+        yield from self._works(epoch, batches)
 
     def forget(self, batch: Ordered) -> None:
         """Nobody will open a batch any more, and no worker is at it."""
         if batch.common != NOT_COMMON:
             self.free_common(batch.common)
 
-    def _orders(self, epoch: int, batches: Iterator[Batch]) -> Iterator[tuple[Any, ...]]:
+    def _works(self, epoch: int, batches: Iterator[Batch]) -> Iterator[Work]:
         number = 0
         window: deque[Batch] = deque()
         for batch in batches:
@@ -300,20 +294,17 @@ class Course:
             yield from self._order(epoch, window.popleft(), split=number == 0 or len(window) < left_over)
             number += 1
 
-    def _order(self, epoch: int, batch: Batch, *, split: bool) -> Iterator[tuple[Any, ...]]:
+    def _order(self, epoch: int, batch: Batch, *, split: bool) -> Iterator[Work]:
         first, step, ids = batch
         parts = min(self._workers, len(ids) // 2) if split and self._split else 1
         common = self.claim_common() if parts > 1 else NOT_COMMON
-        self.ordered.append(Ordered(max(1, parts), len(ids) * self._itinerary.world, first, step, ids, common))
+        whole = Work(epoch, first, step, ids)
+        self.ordered.append(Ordered(whole, max(1, parts), len(ids) * self._itinerary.world, common))
         if parts <= 1:
-            yield self._packed(epoch, first, step, ids, None)
+            yield whole if self.steering is None else whole._replace(decision=self.steering.decide(listed(ids)))
             return
         bounds = [len(ids) * number // parts for number in range(parts + 1)]
         for start, stop in itertools.pairwise(bounds):
-            yield self._packed(epoch, first + step * start, step, ids[start:stop], (common, start, len(ids)))
-
-    def _packed(self, epoch: int, first: int, step: int, ids: Any, part: tuple[int, int, int] | None) -> tuple[Any, ...]:
-        decision: Decision | None = None if self.steering is None else self.steering.decide(listed(ids))
-        if self._itinerary.is_plain:
-            return Plain((epoch, first, step, ids.tobytes(), part, decision))
-        return epoch, first, step, ids, part, decision
+            own = ids[start:stop]
+            decision = None if self.steering is None else self.steering.decide(listed(own))
+            yield Work(epoch, first + step * start, step, own, Part(common, start, len(ids)), decision)

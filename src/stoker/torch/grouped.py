@@ -1,5 +1,6 @@
 """A loader in a group: its seat, its workers, and the iterator that copies what the group has staged."""
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -7,37 +8,41 @@ import queue
 import signal
 import sys
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.utils.data.dataloader as torch_dataloader
+from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 
 from stoker.errors import ConfigError
 from stoker.measure.host import usable_cores
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
-from stoker.stage.door import check_name, no_room
+from stoker.stage.context import interrupts_held
+from stoker.stage.door import check_name, leave, no_room
 from stoker.stage.group import GroupStats, Seat, Wait
 from stoker.stage.outbox import Outbox
-from stoker.stage.records import Batch as Staged
-from stoker.stage.staging import default_bytes
-from stoker.torch.carrier import Instead, MapIter, how_it_ended
+from stoker.stage.records import Batch as StagedBatch
+from stoker.stage.staging import Address, Staging, default_bytes
+from stoker.torch.caching import Caching
+from stoker.torch.carrier import Instead, MapIter
 from stoker.torch.course import recognise
+from stoker.torch.crew import ProcessCrew, ThreadCrew
 from stoker.torch.likeness import describe, differences
-from stoker.torch.preparing import Preparing, Told, Work, opened, told_of
+from stoker.torch.maker import Maker
 from stoker.torch.publishing import script_name
-from stoker.torch.threads import end_at_exit
-from stoker.torch.transport import let_go_on
-from stoker.torch.worker import are_forked
+from stoker.torch.serving import Duty, do, serve
+from stoker.torch.tabled import Orders, TableExchange, group_maker, portable, raise_portable, staged
+from stoker.torch.worker import are_forked, end_with_parent, leave_inherited
+from stoker.torch.worker_info import shown
 from stoker.units import parse_bytes
 
-_END_S = 5.0
 _TELL_AFTER_S = 30.0
 
 
@@ -70,40 +75,68 @@ class Membership:
         label = os.path.basename(script_name()) or "python"
         self.seat = Seat(loader.group, about, misfits, budget, label, usable_cores())
         loader.seed = self.seat.about["seed"]
-        self._pool: _Pool | None = None
-        self._preparing: Preparing | None = None
+        self._crew: ProcessCrew | ThreadCrew | None = None
+        self._failures: Any = None
+        self._here: tuple[Maker, TableExchange] | None = None
         self.reading: object = None
         """Stands for the iterator that reads now."""
 
-    def preparing(self, loader: Any) -> Preparing:
-        """How its batches are made, in this process."""
-        if self._preparing is None:
-            threads = loader.workers == "threads" and loader.num_workers > 0
-            self._preparing = Preparing(loader, recognise(loader, loader.seed), threads=threads)
-        return self._preparing
-
     def start(self, loader: Any) -> None:
         """Have its workers at work."""
-        if self._pool is None and loader.num_workers:
-            preparing = self.preparing(loader)
-            try:
-                self._pool = _Pool(loader, self.seat, preparing)
-            except OSError as error:
-                if error.errno != errno.ENOSPC:  # for Python's semaphores, which are in /dev/shm
-                    raise
-                raise no_room(loader.group) from None
+        if self._crew is not None or not loader.num_workers:
+            return
+        threads = loader.workers == "threads"
+        maker = partial(_itself, group_maker(loader, threads=threads))
+        duty = Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, loader.seed, maker)
+        orders = Orders(recognise(loader, loader.seed))
+        if threads:
+            stopped = threading.Event()
+            self._failures = queue.SimpleQueue()
+            serving = _ThreadServing(duty, self.seat.staging, orders, loader.caching, self._failures, stopped.is_set)
+
+            def stop() -> None:
+                self.seat.retire()
+                stopped.set()
+
+            self._crew = ThreadCrew(serving, loader.num_workers, stop)
+            return
+        context = loader.multiprocessing_context or torch.multiprocessing
+        try:
+            self._failures = context.SimpleQueue()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # for Python's semaphores, which are in /dev/shm
+                raise
+            raise no_room(loader.group) from None
+        work = _ProcessServing(duty, self.seat.address, orders, loader.caching, self._failures, forked=are_forked(context))
+        with interrupts_held():
+            workers = [context.Process(target=work, args=(number,), daemon=True) for number in range(loader.num_workers)]
+            for worker in workers:
+                worker.start()
+        self._crew = ProcessCrew(workers, self.seat.retire)
+
+    def prepare(self, loader: Any, asked: Any) -> None:
+        """Do in this process what it has claimed: it has no workers."""
+        if self._here is None:
+            orders = Orders(recognise(loader, loader.seed))
+            exchange = TableExchange(self.seat.staging, orders, loader.caching, _always)
+            self._here = group_maker(loader, threads=False), exchange
+        maker, exchange = self._here
+        work = exchange.work(asked)
+        if work is not None:
+            do(maker, _where(), exchange, exchange, asked, work)
 
     def check(self) -> None:
         """Raise what its workers could not tell otherwise."""
-        if self._pool is not None:
-            self._pool.check()
+        if self._crew is None:
+            return
+        if not self._failures.empty():
+            raise_portable(self._failures.get())
+        self._crew.check()
 
     def close(self) -> None:
         """Leave the group."""
-        if self._pool is not None and self.seat.is_ours:
-            self._pool.wake()
-            self.seat.retire()
-            self._pool.end()
+        if self._crew is not None and self.seat.is_ours:
+            self._crew.close()  # before the table is asked: a worker that a signal has stopped may hold its lock
         self.seat.close()
 
     def stats(self) -> GroupStats | None:
@@ -111,65 +144,81 @@ class Membership:
         return self.seat.stats() if self.seat.is_ours else None
 
 
-class _Pool:
-    """The workers of a member: they live until it leaves."""
+def _always() -> bool:
+    return True
 
-    def __init__(self, loader: Any, seat: Seat, preparing: Preparing) -> None:
-        self._stopped = threading.Event()
-        self._processes: list[Any] = []
-        self._threads: list[threading.Thread] = []
-        self._failures: Any = queue.SimpleQueue()
-        if loader.workers == "threads":
-            work = Work(seat.address, preparing, loader, self._failures, forked=False)
-            for number in range(loader.num_workers):
-                arguments = (number, seat.staging, self._stopped.is_set)
-                name = f"stoker-worker-{number}"
-                self._threads.append(threading.Thread(target=work.in_thread, args=arguments, name=name, daemon=True))
-                self._threads[-1].start()
-                end_at_exit(self._threads[-1], self._stopped.set)
+
+def _itself(maker: Maker) -> Maker:
+    return maker
+
+
+def _where() -> str:
+    return f"in a worker of pid {os.getppid()}, pid {os.getpid()}"
+
+
+def _serve(duty: Duty, worker: int, staging: Staging, exchange: TableExchange) -> None:
+    maker = duty.begin_or_raise(worker)
+    with staging.table.change() as slots:
+        if staging.member not in slots.members:
             return
-        context = loader.multiprocessing_context or torch.multiprocessing
-        self._failures = context.SimpleQueue()
-        work = Work(seat.address, preparing, loader, self._failures, forked=are_forked(context))
-        is_free = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        slots.add_worker(staging.member, staging.process)
+    serve(maker, _where(), exchange, exchange)
+
+
+class _ThreadServing:
+    """What a worker thread of a group's member does."""
+
+    def __init__(
+        self, duty: Duty, staging: Staging, orders: Orders, caching: Caching, failures: Any, stopped: Callable[[], bool]
+    ) -> None:
+        self._duty, self._staging, self._orders, self._caching = duty, staging, orders, caching
+        self._failures, self._stopped = failures, stopped
+
+    def __call__(self, worker: int) -> None:
+        """Work until it is stopped."""
+        exchange = TableExchange(self._staging, self._orders, self._caching, lambda: not self._stopped())
         try:
-            if is_free:
-                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            for number in range(loader.num_workers):
-                worker = context.Process(target=work, args=(number,), daemon=True)
-                worker.start()
-                self._processes.append(worker)
-        finally:
-            if is_free:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            with self._caching.active(), shown(self._duty.info(worker)):
+                _serve(self._duty, worker, self._staging, exchange)
+        except Exception:
+            if not self._stopped():
+                self._failures.put(portable(ExceptionWrapper(where=_where())))
 
-    def check(self) -> None:
-        if not self._failures.empty():
-            content, message = self._failures.get()
-            opened(Told(None, None, 0, 0.0, None, (content, message)), np.empty(0, np.uint8))
-        ends = [worker for worker in self._processes if worker.exitcode is not None]
-        if ends:
-            pids = ", ".join(str(worker.pid) for worker in ends)
-            how = ", ".join(how_it_ended(worker.pid, worker.exitcode) for worker in ends)
-            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly [{how}]")
 
-    def wake(self) -> None:
-        """Let those go on that a signal has stopped: they may hold what others need."""
-        let_go_on(self._processes)
+class _ProcessServing:
+    """What a worker process of a group's member does. Travels there."""
 
-    def end(self) -> None:
-        """When they are done with the batch that they are at, or soon."""
-        self._stopped.set()
-        deadline = time.monotonic() + _END_S
-        for thread in self._threads:  # a signal handler may have interrupted what they wait for
-            thread.join(max(0.0, deadline - time.monotonic()))
-        for worker in self._processes:
-            worker.join(max(0.0, deadline - time.monotonic()))
-            if worker.is_alive():
-                worker.terminate()
-                worker.join(_END_S)
-                worker.kill()  # a debugger has stopped it, perhaps
-                worker.join()
+    def __init__(
+        self, duty: Duty, address: Address, orders: Orders, caching: Caching, failures: Any, *, forked: bool
+    ) -> None:
+        self._duty, self._address, self._orders, self._caching = duty, address, orders, caching
+        self._failures = failures
+        self._forked = forked
+
+    def __call__(self, worker: int) -> None:
+        """Work until the member has gone."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process has it too, and says so
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if self._forked:
+            leave_inherited()
+        self._duty.become_worker(worker)
+        try:
+            staging = Staging(self._address)
+        except OSError:
+            return  # the training process has gone
+        end_with_parent(lambda: _take_leave(staging))
+        try:
+            self._caching.begin()
+            _serve(self._duty, worker, staging, TableExchange(staging, self._orders, self._caching, _always))
+        except Exception:
+            self._failures.put(portable(ExceptionWrapper(where=_where())))
+            raise SystemExit(1) from None
+
+
+def _take_leave(staging: Staging) -> None:
+    """The training process is dead: its workers see to it that nothing is left behind."""
+    with contextlib.suppress(Exception):
+        leave(staging)
 
 
 class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
@@ -217,11 +266,11 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
                 if got is None:
                     member.reading = None
                     raise StopIteration
-                own = self._copy(member.seat, got) if isinstance(got, Staged) else None
-            if isinstance(got, Staged):
+                own = self._copy(member.seat, got) if isinstance(got, StagedBatch) else None
+            if isinstance(got, StagedBatch):
                 return self._open(member.seat, got, own)
             with self._caching.active():
-                member.preparing(self._loader).answer(got, member.seat.staging)
+                member.prepare(self._loader, got)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         """An epoch that is left: nobody shall wait for the rest of it."""
@@ -230,24 +279,25 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
             member.reading = None
             member.seat.rest()
 
-    def _copy(self, seat: Seat, staged: Staged) -> Any:
+    def _copy(self, seat: Seat, got: StagedBatch) -> Any:
         room = _room_of(self._loader)
         if room.claim():
-            _, own = room.room(staged.used)
+            _, own = room.room(got.used)
             room.abandon()
         else:  # the user keeps many batches
-            own = np.empty(staged.used, np.uint8)
-        seat.staging.copy(staged, own)
+            own = np.empty(got.used, np.uint8)
+        seat.staging.copy(got, own)
         return own
 
-    def _open(self, seat: Seat, staged: Staged, own: Any) -> Any:
-        told = told_of(own)
-        self._arrived = told.samples
-        if staged.member == seat.address.member:
-            self._meter.prep_s += told.prep_s
-            if told.counts is not None:
-                self._meter.add(told.counts)
-        batch = opened(told, own)
+    def _open(self, seat: Seat, got: StagedBatch, own: Any) -> Any:
+        found = staged(own)
+        made = found.made
+        self._arrived = made.samples
+        if got.member == seat.address.member:
+            self._meter.prep_s += made.prep_s
+            if made.counts is not None:
+                self._meter.add(made.counts)
+        batch = found.open()
         return pin_memory.pin_memory(batch) if self._pin_memory else batch
 
     def _saw(self) -> None:

@@ -5,19 +5,27 @@ import multiprocessing
 import resource
 import warnings
 import weakref
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pickle import PicklingError
 from typing import Any
 
+import torch.multiprocessing
 import torch.utils.data
+from torch.utils.data import _DatasetKind
 
 from stoker.errors import ConfigError
-from stoker.torch.carrier import InlineIter, Instead, MapInlineIter, MapWorkersIter, WorkersIter
+from stoker.stage.inbox import Inbox
+from stoker.torch.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
 from stoker.torch.course import Course, recognise
 from stoker.torch.leaves import HereCollate
-from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
+from stoker.torch.maker import FetchMaker, Maker, PositionMaker, stacks
+from stoker.torch.pooled import PoolIter
+from stoker.torch.pools import HereRoom, LinePool, Pool, QueuePool, Slots
+from stoker.torch.seeded import SeededInlineIter, SeededPoolIter
 from stoker.torch.seeding import Positions, draws_from_globals, prepares_batches, takes_rng
-from stoker.torch.transport import SlotTransport, ThreadTransport
+from stoker.torch.serving import Duty
 
 _DESCRIPTORS_PER_WORKER = 6
 
@@ -37,38 +45,86 @@ def make_iterator(loader: Any) -> Any:
 
 
 def _make(loader: Any) -> Any:
-    threads = loader.workers == "threads"
-    if threads and loader.num_workers:
+    threads = loader.workers == "threads" and loader.num_workers > 0
+    if threads:
         _check_threads(loader)
     elif loader.num_workers:
         loader.check_worker_number_rationality()
-
     streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-    seen = loader
-    collate_here = loader.collate_fn  # in this process, where memory for batches is to be used again
-    if collate_here is torch.utils.data.default_collate:
-        collate_here = loader.__dict__.setdefault("_collate_here", HereCollate())
-        if threads:
-            seen = Instead(loader, collate_fn=collate_here)
-
-    def transport(view: Any) -> Any:
-        return ThreadTransport(view) if threads else SlotTransport(view, loader.__dict__.setdefault("_spares", []))
-
     if loader._by_position:
-        split = loader.in_order and loader._auto_collation and not prepares_batches(loader.dataset)
-        route = recognise(loader, loader.seed)
-        course = Course(route, loader._progress, loader.num_workers, split=split)
-        course.steering = loader.caching.steering(loader, route)
-        positions = Positions(loader.dataset, loader.seed, threads=threads and loader.num_workers > 0, draws=loader._draws)
-        if loader.num_workers == 0:
-            return SeededInlineIter(loader, course, positions)
-        iterator: Any = SeededWorkersIter(seen, course, positions, transport, collate_here)
+        iterator = _seeded(loader, threads=threads)
     elif loader.num_workers == 0:
-        return (InlineIter if streams else MapInlineIter)(loader)
+        iterator = (InlineIter if streams else MapInlineIter)(loader)
+    elif threads:
+        iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader)))
     else:
-        iterator = (WorkersIter if streams else MapWorkersIter)(seen, transport(seen))
-    loader.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
+        iterator = (WorkersIter if streams else MapWorkersIter)(loader, Slots(loader, _spares(loader)))
+    if loader.num_workers:
+        loader.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
     return iterator
+
+
+def _seeded(loader: Any, *, threads: bool) -> Any:
+    """With a seed: works are those of a course."""
+    split = loader.in_order and loader._auto_collation and not prepares_batches(loader.dataset)
+    route = recognise(loader, loader.seed)
+    course = Course(route, loader._progress, loader.num_workers, split=split)
+    course.steering = loader.caching.steering(loader, route)
+    positions = Positions(loader.dataset, loader.seed, threads=threads, draws=loader._draws)
+
+    def maker(collate_fn: Any, *, rows: bool = True) -> PositionMaker:
+        is_stacked = rows and stacks(collate_fn)
+        return PositionMaker(positions, collate_fn, batched=loader._auto_collation, stacks=is_stacked)
+
+    if loader.num_workers == 0:
+        return SeededInlineIter(loader, course, maker(loader.collate_fn))
+    own = maker(_collate_here(loader) if threads else loader.collate_fn)
+    start = partial(_thread_pool if threads else _process_pool, loader, partial(_itself, own))
+    return SeededPoolIter(loader, course, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
+
+
+def _process_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
+    context = loader.multiprocessing_context or torch.multiprocessing
+    slots = Slots(loader, _spares(loader))
+    return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator._pin_memory)
+
+
+def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
+    collate = _collate_here(loader)
+    here = collate if isinstance(collate, HereCollate) else None
+    room = HereRoom(loader.caching, here, pins=iterator._pin_memory)
+    return QueuePool(_duty(loader, maker, iterator), loader.caching, room)
+
+
+def _duty(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Duty:
+    return Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, iterator._base_seed, maker)
+
+
+def _itself(maker: Maker) -> Maker:
+    """A maker that all workers may share, or that each gets a copy of with its process."""
+    return maker
+
+
+def _fetching(loader: Any) -> Maker:
+    """A maker without a seed, for one worker thread: what torch's fetcher does."""
+    kind, batched = loader._dataset_kind, loader._auto_collation
+
+    def fetcher(collate: Callable[[Any], Any]) -> Any:
+        return _DatasetKind.create_fetcher(kind, loader.dataset, batched, collate, loader.drop_last)
+
+    return FetchMaker(fetcher, _collate_here(loader), batched=batched)
+
+
+def _collate_here(loader: Any) -> Any:
+    """The user's `collate_fn`; torch's own collates into memory that is used again."""
+    if loader.collate_fn is not torch.utils.data.default_collate:
+        return loader.collate_fn
+    return loader.__dict__.setdefault("_collate_here", HereCollate())
+
+
+def _spares(loader: Any) -> list[Inbox]:
+    """Slots of earlier epochs."""
+    return loader.__dict__.setdefault("_spares", [])  # type: ignore[no-any-return]
 
 
 def _check_threads(loader: Any) -> None:

@@ -302,20 +302,29 @@ class HereCollate:
         with self.claimed() as outbox:
             return torch_collate.default_collate(samples) if outbox is None else self.collate(samples)
 
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[Outbox | None]:
-        """Within this, a batch of this thread has memory. None when all is kept by somebody."""
+    @property
+    def outbox(self) -> Outbox:
+        """This thread's memory for batches."""
         own = self._own
         if not hasattr(own, "outbox"):
             own.outbox = Outbox(Area(1, 2, memory=PrivateMemory()), 0)
             own.leaves = leaves_in(own.outbox, alike_everywhere=True)
-        if not own.outbox.claim():
+        return own.outbox  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[Outbox | None]:
+        """Within this, a batch of this thread has memory. None when all is kept by somebody."""
+        outbox = self.outbox
+        if outbox.claimed:  # by a caller
+            yield outbox
+            return
+        if not outbox.claim():
             yield None
             return
         try:
-            yield own.outbox
+            yield outbox
         finally:
-            own.outbox.abandon()
+            outbox.abandon()
 
     def collate(self, samples: Any) -> Any:
         """Collate into what is claimed."""

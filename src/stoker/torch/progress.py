@@ -8,7 +8,6 @@ import base64
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from stoker.errors import ConfigError
@@ -58,13 +57,6 @@ class Route(Itinerary, Protocol):
 
     def at(self, epoch: int) -> Sequence[Batch]:
         """All batches of an epoch, any of which can be looked up. Whatever counts epochs by itself is not asked."""
-
-
-def listed(ids: Any) -> Sequence[Any]:
-    """Indices as the dataset shall see them. In orders, plain numbers are packed: that takes less time."""
-    if type(ids) is bytes:
-        return np.frombuffer(ids, np.int64).tolist()  # type: ignore[no-any-return]
-    return ids.tolist() if type(ids) is np.ndarray else ids  # type: ignore[no-any-return]
 
 
 def samplers_of(loader: Any) -> Iterator[Any]:

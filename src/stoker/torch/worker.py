@@ -1,7 +1,7 @@
-"""What happens in a worker process of the loader.
+"""What happens in a worker process of the loader, whoever gives it work: torch's worker loop, or ours (`serving`).
 
-torch's own worker loop runs there. `begin` comes before it, and `collate` stands where it calls `collate_fn`. Every batch
-leaves as a `Plain`, a message of some hundred bytes about a slot; unpickling it in the training process gives the batch.
+`begin` comes first. Every batch is put into a slot, and leaves as a `Made`, a message of some hundred bytes about it; the
+training process opens the slot.
 """
 
 import gc
@@ -18,81 +18,98 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
-from stoker.meter import Counts, now
-from stoker.prep.batch import Layout, NoLayout, Piece, build, lay_out, pack, unpack
+from stoker.meter import now
 from stoker.stage.area import Area
 from stoker.stage.inbox import Inbox
 from stoker.stage.messages import Plain
 from stoker.stage.outbox import Outbox
 from stoker.torch.caching import Caching
-from stoker.torch.leaves import TensorLeaves, TensorReducer, collate_into, leaf_over
+from stoker.torch.filling import fill, read
+from stoker.torch.leaves import collate_into
+from stoker.torch.maker import count_samples
+from stoker.torch.work import NOT_COMMON, Made
 
 _NEVER_S = 86400.0
-NOT_COMMON = -1
-
-Pickled = tuple[bytes | Piece, tuple[Piece, ...]]
+_A_CHILD = "a process that the dataset forked has come back from it: a child must end by os._exit()"
 
 
-class Worker:
-    """The worker's part of a loader; made in the training process, begun once in each worker."""
+class SlotRoom:
+    """The slots of a worker process. Made in the training process, begun once in each worker."""
 
     outbox: Outbox
 
-    def __init__(
-        self, area: Area, collate_fn: Callable[[Any], Any], caching: Caching, *, batched: bool, forked: bool
-    ) -> None:
+    def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool) -> None:
         self.area = area
-        self.collate_fn = collate_fn
         self.caching = caching
-        self.batched = batched
+        self.alike_everywhere = alike_everywhere
+        """Whether workers collate as the training process does; see `leaves`."""
+
+    def begin(self, number: int) -> None:
+        """Open the slots of a worker, in its process."""
+        self.pid = os.getpid()
+        self.outbox = Outbox(self.area, number)
+        collate_into(self.outbox, alike_everywhere=self.alike_everywhere)
+
+    def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
+        """Have a batch made in a slot, and announce it. When every slot is kept by somebody, it goes torch's way."""
+        began, outbox = now(), self.outbox
+        joined = slot != NOT_COMMON and outbox.join(slot)
+        if not joined and not outbox.claim():
+            return self._whole(make(), samples, began)
+        try:
+            batch = make()
+            if os.getpid() != self.pid:  # whose slots these are
+                raise RuntimeError(_A_CHILD)
+            if joined and type(batch) is list and not outbox.used:  # samples of a kind that has no rows
+                outbox.abandon()
+                if not outbox.claim():
+                    return self._whole(batch, samples, began)
+                joined = False
+            layout, pickled = fill(batch, outbox)
+            number, length, used = outbox.announce()
+        finally:
+            outbox.abandon()
+        place = (self.area.common if joined else outbox.worker, number, length, used)
+        ended = now()
+        return Made(samples, ended, ended - began, self.caching.take(), False, place, layout, pickled, joined)
+
+    def _whole(self, batch: Any, samples: int, began: float) -> Made:
+        ended = now()
+        return Made(samples, ended, ended - began, self.caching.take(), batch=batch)
+
+
+class Beginning:
+    """The first thing that a worker process does, in either regime. Travels there."""
+
+    def __init__(self, room: SlotRoom, *, forked: bool) -> None:
+        self.room = room
         self.forked = forked
 
-    def begin(self, number: int) -> Callable[[Any], None] | None:
-        """Prepare this process. What is returned wants to know of orders to come."""
+    def __call__(self, number: int) -> Callable[[Any], None] | None:
+        """Prepare this process. What is returned wants to know of indices that are ordered."""
         if self.forked:
             leave_inherited()
         if end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
             torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
-        self.pid = os.getpid()
-        self.outbox = Outbox(self.area, number)
-        seeded = hasattr(self.collate_fn, "outbox")
-        if seeded:
-            self.collate_fn.outbox = self.outbox  # type: ignore[attr-defined]
-        collate_into(self.outbox, alike_everywhere=seeded)
-        return self.caching.begin()
+        self.room.begin(number)
+        return self.room.caching.begin()
 
-    def collate(self, samples: Any) -> Any:
-        """Collate into a slot and announce it. When every slot is kept by somebody, the batch goes torch's way."""
-        if os.getpid() != self.pid:  # whose slots these are
-            raise RuntimeError("a process that the dataset forked has come back from it: a child must end by os._exit()")
-        outbox = self.outbox
-        common = getattr(samples, "common", NOT_COMMON)
-        joined = common != NOT_COMMON and outbox.join(common)
-        if not joined and not outbox.claim():
-            return self.collate_fn(samples)
-        layout = pickled = None
-        try:
-            batch = self.collate_fn(samples)
-            if joined and type(batch) is list and not outbox.used:  # samples of a kind that has no rows
-                outbox.abandon()
-                if not outbox.claim():
-                    return batch
-                joined = False
-            collated = outbox.used
-            try:
-                layout = lay_out(batch, TensorLeaves(outbox))
-            except NoLayout:
-                outbox.rewind(collated)
-                pickled = pack(batch, {torch.Tensor: TensorReducer()}, outbox)
-            slot = outbox.announce()
-        finally:
-            outbox.abandon()
-        count = count_samples(samples) if self.batched else 1
-        return Plain((outbox.worker, count, now(), slot, layout, pickled, joined, self.caching.take(), self._draws()))
 
-    def _draws(self) -> bool:
-        return bool(getattr(self.collate_fn, "draws", False))
+class SlotCollate:
+    """Stands where torch's worker loop calls `collate_fn`."""
+
+    def __init__(self, room: SlotRoom, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+        self.room = room
+        self.collate_fn = collate_fn
+        self.batched = batched
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate into a slot and announce it."""
+        if os.getpid() != self.room.pid:
+            raise RuntimeError(_A_CHILD)
+        made = self.room.put(lambda: self.collate_fn(samples), count_samples(samples) if self.batched else 1)
+        return made if made.place is None else Plain(made)
 
 
 def are_forked(context: Any) -> bool:
@@ -119,78 +136,54 @@ def explain(error: Exception, report: Any) -> ExceptionWrapper:
     return ExceptionWrapper((type(error), error, error.__traceback__), f"in DataLoader worker process {info and info.id}")
 
 
-def count_samples(samples: Any) -> int:
-    """How many samples a batch is made of; a dataset's own batches may not say."""
-    try:
-        return len(samples)
-    except TypeError:
-        return 1
+class Opened:
+    """A batch in the training process, with what is known of how it was made."""
 
+    __slots__ = ("batch", "made")
 
-class Arrived:
-    """A batch in the training process, with what the meter wants to know of it."""
-
-    __slots__ = ("batch", "counts", "draws", "finished", "samples")
-
-    def __init__(self, batch: Any, samples: int, finished: float, counts: Counts | None, draws: bool = False) -> None:
+    def __init__(self, made: Made, batch: Any) -> None:
+        self.made = made
         self.batch = batch
-        self.samples = samples
-        self.finished = finished
-        self.counts = counts
-        self.draws = draws
 
-    def pin_memory(self, device: str | None = None) -> "Arrived":
+    def pin_memory(self, device: str | None = None) -> "Opened":
         """Copy into page-locked memory, as torch's pinning thread asks every object that can."""
         self.batch = pin_memory.pin_memory(self.batch, device)
         return self
 
 
 class Opener:
-    """Makes a batch of what `Worker.collate` reports, over the slot that it lies in."""
+    """Makes batches of what workers have made, over the slots that they lie in."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, *, pins: bool) -> None:
         self.inbox = inbox
+        self._pins = pins
+        """Whether what is not page-locked by its slot is to be copied to where it is."""
 
-    def __call__(
-        self,
-        worker: int,
-        samples: int,
-        finished: float,
-        slot: tuple[int, int, int],
-        layout: Layout,
-        pickled: Pickled | None,
-        joined: bool,
-        counts: Counts | None,
-        draws: bool,
-    ) -> Arrived:
-        """Open one. A slot that others are filling, too, is left closed."""
-        content = Share(slot, layout) if joined else self.open(worker, slot, layout, pickled)
-        return Arrived(content, samples, finished, counts, draws)
+    def arrived(self, *values: Any) -> Opened:
+        """What torch's iterator gets for a report."""
+        made = Made(*values)
+        return Opened(made, self.open(made))
 
-    def open(self, row: int, slot: tuple[int, int, int], layout: Layout, pickled: Pickled | None = None) -> Any:
-        """The batch in a slot."""
-        number, length, used = slot
-        memory, is_pinned = self.inbox.open((row, number), length, used)
-        batch = unpack(*pickled, memory) if pickled else build(layout, leaf_over(memory))
-        if self.inbox.pins is not None and not is_pinned:
-            batch = pin_memory.pin_memory(batch)
-        return batch
+    def open(self, made: Made) -> Any:
+        """The batch. A slot that others are filling, too, is left closed."""
+        if made.place is None:
+            return self._pinned(made.batch)
+        row, number, length, used = made.place
+        return self._open((row, number), length, used, made)
 
-    def open_common(self, shares: "list[Share]") -> Any:
+    def open_common(self, parts: list[Made]) -> Any:
         """The batch that several workers have filled together."""
-        length = max(share.slot[1] for share in shares)
-        number, _, used = shares[0].slot
-        return self.open(self.inbox.area.common, (number, length, used), shares[0].layout)
+        places = [part.place for part in parts if part.place is not None]
+        row, number, _, used = places[0]
+        return self._open((row, number), max(length for _, _, length, _ in places), used, parts[0])
 
+    def _open(self, place: tuple[int, int], length: int, used: int, made: Made) -> Any:
+        memory, is_pinned = self.inbox.open(place, length, used)
+        batch = read(made.layout, made.pickled, memory)
+        return batch if is_pinned else self._pinned(batch)
 
-class Share:
-    """One worker's part of a batch that is filled by several, in a slot that is not open yet."""
-
-    __slots__ = ("layout", "slot")
-
-    def __init__(self, slot: tuple[int, int, int], layout: Layout) -> None:
-        self.slot = slot
-        self.layout = layout
+    def _pinned(self, batch: Any) -> Any:
+        return pin_memory.pin_memory(batch) if self._pins else batch
 
 
 def end_with_parent(last: Callable[[], None] | None = None) -> bool:

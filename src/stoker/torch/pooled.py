@@ -1,0 +1,164 @@
+"""The iterator over a pool: work goes out ahead, and batches come back in their order, or as they come.
+
+Work number i goes to worker i mod N, at most `prefetch_factor` each. What torch's iterator promises is kept here: errors of
+the dataset are raised in the place of their batch, deaths and `timeout` have torch's words, `persistent_workers` stay.
+"""
+
+import itertools
+import os
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import torch.utils.data.dataloader as torch_dataloader
+
+from stoker.meter import now
+from stoker.torch.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
+from stoker.torch.pools import Pool
+from stoker.torch.serving import Result
+from stoker.torch.work import Made, Work
+
+
+class PoolIter(MapIter, torch_dataloader._BaseDataLoaderIter):
+    """`num_workers>0`, but not over torch's own worker loop. Batches are those of the user's sampler."""
+
+    _pool: Pool | None = None
+    _is_over = False
+
+    def __init__(self, loader: Any, start: Callable[[Any], Pool]) -> None:
+        self._watch(loader)
+        self._owner = os.getpid()
+        workers = loader.num_workers
+        self._load = [0] * workers
+        """How many works each worker has."""
+        self._sent = self._expected = 0
+        self._due: dict[int, int] = {}
+        """The worker of each work that is under way."""
+        self._early: dict[int, Result] = {}
+        """What came before its turn."""
+        super().__init__(loader)
+        self._in_order = loader.in_order
+        self._most_due = loader.prefetch_factor
+        self._turns = itertools.cycle(range(workers))
+        self._meter.workers = workers
+        self._pool = start(self)
+        refuse_in_children(self)
+        self._reset(loader, first_iter=True)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """An epoch begins. `persistent_workers` may still be busy with one that was left early."""
+        if not first_iter:
+            self._watch(loader)
+            while self._due:
+                self._settle(*self._receive())
+            self._early.clear()
+        super()._reset(loader, first_iter)
+        self._expected, self._is_over = self._sent, False
+        for _ in range(self._most_due * self._num_workers):
+            self._order_next()
+
+    def _next_work(self) -> Work:
+        """The next one; StopIteration after the last."""
+        return Work(0, 0, 0, self._next_index())
+
+    def _order_next(self) -> None:
+        if self._is_over:
+            return
+        try:
+            work = self._next_work()
+        except StopIteration:
+            self._is_over = True
+            return
+        worker = next(self._turns)
+        if not self._in_order:  # a slow worker does not hold up the others
+            while self._load[worker] >= self._most_due:
+                worker = next(self._turns)
+        self._due[self._sent] = worker
+        self._load[worker] += 1
+        assert self._pool is not None
+        self._pool.order(worker, self._sent, work)
+        self._sent += 1
+
+    def _obtain(self) -> Any:
+        made = self._next_made()
+        assert self._pool is not None
+        return self._pool.open(made)
+
+    def _next_made(self) -> Made:
+        """What is due next. An error of the user's is raised here."""
+        while True:
+            if self._expected in self._early:
+                result = self._early.pop(self._expected)
+                self._expected += 1
+                break
+            if not self._due:
+                self._end()
+                raise StopIteration
+            number, result = self._receive()
+            self._settle(number, result)
+            if number == self._expected or not self._in_order:
+                self._expected += 1
+                break
+            self._early[number] = result
+        self._order_next()
+        if not isinstance(result, Made):
+            result.reraise()
+            raise AssertionError
+        self._arrived += result.samples
+        return result
+
+    def _receive(self) -> tuple[int, Result]:
+        """The next result, in the order in which they come."""
+        pool = self._pool
+        assert pool is not None
+        deadline = now() + self._timeout if self._timeout else float("inf")
+        while True:
+            try:
+                number, result = pool.get(max(0.0, min(deadline - now(), LOOK_AFTER_WORKERS_S)))
+            except queue.Empty:
+                pool.crew.check()
+                late = self._due.get(self._expected, -1) if self._in_order else -1
+                if self._record is not None:
+                    self._record.late(self._meter.batches, pool.crew.pid(late) if late >= 0 else 0)
+                if now() >= deadline:
+                    raise RuntimeError(
+                        f"DataLoader timed out after {self._timeout} seconds{self._who_is_late(late)}"
+                    ) from None
+                continue
+            if number in self._due:  # or it came before, from a child that the dataset forked
+                return number, result
+
+    def _settle(self, number: int, result: Result) -> None:
+        """Note that a work is no longer under way, and what it took."""
+        self._load[self._due.pop(number)] -= 1
+        if isinstance(result, Made):
+            self._meter.prep_s += result.prep_s
+            if result.counts is not None:
+                self._meter.add(result.counts)
+
+    def _who_is_late(self, worker: int) -> str:
+        if worker < 0:
+            return ""
+        assert self._pool is not None
+        return (
+            f", waiting for worker {worker} (pid {self._pool.crew.pid(worker)}), which is alive. "
+            "Raise timeout=, or see what it does with `py-spy dump --pid`."
+        )
+
+    def _end(self) -> None:
+        """The epoch is over: so are the workers, if they are not to stay."""
+        if not self._persistent_workers and self._pool is not None:
+            crew = self._pool.crew
+            self._shutdown_workers()
+            crew.check_ends()
+
+    def _shutdown_workers(self) -> None:
+        """End the workers. The name is torch's, whose users call it."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._owner == os.getpid():
+            self._due.clear()
+            self._early.clear()
+            pool.close()
+
+    def __del__(self) -> None:
+        self._shutdown_workers()
