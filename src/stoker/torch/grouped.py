@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.data.dataloader as torch_dataloader
-from torch.utils.data._utils import pin_memory
 
 from stoker.errors import ConfigError
 from stoker.measure.host import usable_cores
@@ -27,7 +25,7 @@ from stoker.stage.group import GroupStats, Seat, Wait
 from stoker.stage.outbox import Outbox
 from stoker.stage.records import Batch as Staged
 from stoker.stage.staging import default_bytes
-from stoker.torch.carrier import Instead, MapIter, how_it_ended
+from stoker.torch.carrier import MapIter, how_it_ended
 from stoker.torch.course import recognise
 from stoker.torch.likeness import describe, differences
 from stoker.torch.preparing import Preparing, Told, Work, opened, told_of
@@ -172,18 +170,17 @@ class _Pool:
                 worker.join()
 
 
-class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
+class GroupIter(MapIter):
     """One epoch of the group, batch by batch, each a copy of this job's own."""
 
     def __init__(self, loader: Any, membership: Membership) -> None:
-        self._watch(loader)
+        super().__init__(loader)
         self._loader = loader
         self._membership = membership
         self._route = recognise(loader, loader.seed)
         self._has_begun = False
         self._turn = object()
         self._told = False
-        super().__init__(Instead(loader, generator=torch.Generator()))  # type: ignore[arg-type]
         self._meter.workers, self._meter.group = loader.num_workers, loader.group
         look = weakref.WeakMethod(self._look)  # an iterator that nobody has any more must not hold itself
         self._wait = Wait(
@@ -248,7 +245,7 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
             if told.counts is not None:
                 self._meter.add(told.counts)
         batch = opened(told, own)
-        return pin_memory.pin_memory(batch) if self._pin_memory else batch
+        return self._pinned(batch)
 
     def _saw(self) -> None:
         self._progress.saw(self._arrived * self._route.world)

@@ -15,6 +15,7 @@ from stoker.errors import ConfigError
 from stoker.torch.carrier import InlineIter, Instead, MapInlineIter, MapWorkersIter, WorkersIter
 from stoker.torch.course import Course, recognise
 from stoker.torch.leaves import HereCollate
+from stoker.torch.progress import is_batched
 from stoker.torch.seeded import SeededInlineIter, SeededWorkersIter
 from stoker.torch.seeding import Positions, draws_from_globals, prepares_batches, takes_rng
 from stoker.torch.transport import SlotTransport, ThreadTransport
@@ -55,7 +56,7 @@ def _make(loader: Any) -> Any:
         return ThreadTransport(view) if threads else SlotTransport(view, loader.__dict__.setdefault("_spares", []))
 
     if loader._by_position:
-        split = loader.in_order and loader._auto_collation and not prepares_batches(loader.dataset)
+        split = loader.in_order and is_batched(loader) and not prepares_batches(loader.dataset)
         route = recognise(loader, loader.seed)
         course = Course(route, loader._progress, loader.num_workers, split=split)
         course.steering = loader.caching.steering(loader, route)

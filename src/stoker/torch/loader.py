@@ -14,7 +14,6 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch.utils.data
-import torch.utils.data.dataloader as torch_dataloader
 
 from stoker.errors import ConfigError
 from stoker.meter import LoaderStats, Meter, Scalars
@@ -22,6 +21,7 @@ from stoker.plan import Plan
 from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 if TYPE_CHECKING:
+    from stoker.internals.names import BaseIterator
     from stoker.live.record import Record
     from stoker.torch.caching import Caching
     from stoker.torch.grouped import Membership
@@ -161,12 +161,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         for observe in self.observers:
             observe(self)
 
-    def __iter__(self) -> torch_dataloader._BaseDataLoaderIter:
+    def __iter__(self) -> "BaseIterator":
         if self.wrap_iterator is not None:
             return type(self).wrap_iterator(self, self._iterate)  # type: ignore[misc, no-any-return]
         return self._iterate()
 
-    def _iterate(self) -> torch_dataloader._BaseDataLoaderIter:
+    def _iterate(self) -> "BaseIterator":
         if self.group is not None and _is_enabled():
             from stoker.torch.grouped import GroupIter
 
@@ -178,7 +178,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         before = torch.get_rng_state() if resumed and itinerary.seeds_by_default else None
         self._progress.begin(itinerary)
         seen, replays = self._progress.batches, self._replays and self.num_workers > 0
-        if self._dataset_kind == torch_dataloader._DatasetKind.Iterable:
+        if isinstance(self.dataset, torch.utils.data.IterableDataset):
             replays = True
         self._skip_batches = 0 if replays else seen
         iterator = super().__iter__()
@@ -194,7 +194,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Whether randomness belongs to positions: there is a seed, and there are positions."""
         return self.seed is not None and not isinstance(self.dataset, torch.utils.data.IterableDataset)
 
-    def _get_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
+    def _get_iterator(self) -> "BaseIterator":
         if not _is_enabled():
             return super()._get_iterator()
         from stoker.torch.iterators import make_iterator  # not at the top: on other systems it cannot even be imported
@@ -279,7 +279,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             member.close()
         self.__dict__.pop("_room", None)
         for iterator in list(self.__dict__.get("_live", ())):
-            iterator._shutdown_workers()
+            iterator.close()
         self.__dict__.pop("_collate_here", None)
         record = self.__dict__.pop("_record", None)
         if record is not None:

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import signal_handling
-from torch.utils.data._utils import worker as torch_worker
 
 from stoker.errors import ConfigError
+from stoker.internals import worker_info
+from stoker.internals.names import ExceptionWrapper, WorkerInfo, set_worker_signal_handlers
 from stoker.memory import Bytes
 from stoker.meter import Counts
 from stoker.prep.batch import NoLayout, build, lay_out, pack, unpack
@@ -33,7 +32,7 @@ from stoker.stage.records import NOWHERE, Draw, Place
 from stoker.stage.staging import Address, StagedArea, Staging
 from stoker.torch.caching import Caching
 from stoker.torch.leaves import HereCollate, TensorLeaves, collated, leaf_over, leaves_in, plain_reducers
-from stoker.torch.progress import Batch, Route, listed
+from stoker.torch.progress import Batch, Route, is_batched, listed
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.worker import end_with_parent, leave_inherited
 from stoker.torch.worker_info import shown
@@ -61,7 +60,7 @@ class Preparing:
         self._positions = Positions(loader.dataset, loader.seed, threads=threads, draws=True)
         self._route = route
         self._collate_fn = loader.collate_fn
-        self._batched = loader._auto_collation
+        self._batched = is_batched(loader)
         self.caching: Caching = loader.caching
         self._here = HereCollate()
         self._own = threading.local()
@@ -266,7 +265,7 @@ class Work:
 
     def _info(self, number: int) -> Any:
         seed = self._seed + number
-        return torch_worker.WorkerInfo(id=number, num_workers=self._workers, seed=seed, dataset=self._dataset)
+        return WorkerInfo(id=number, num_workers=self._workers, seed=seed, dataset=self._dataset)
 
     def in_thread(self, number: int, staging: Staging, stopped: Callable[[], bool]) -> None:
         """Work in a thread of the training process, until it is stopped."""
@@ -291,11 +290,11 @@ class Work:
         """Work in a process, until the member has gone."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process has it too, and says so
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+        set_worker_signal_handlers()
         if self._forked:
             leave_inherited()
         torch.set_num_threads(1)
-        torch_worker._worker_info = self._info(number)
+        worker_info.set_of_process(self._info(number))
         try:
             staging = Staging(self._address)
         except OSError:

@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 
 import torch.utils.data
-from torch.utils.data._utils import pin_memory
 
 from stoker.stage.outbox import Outbox
 from stoker.torch.carrier import Instead, MapInlineIter, MapWorkersIter
 from stoker.torch.course import Course
 from stoker.torch.dataset import advised
 from stoker.torch.leaves import HereCollate, collates_as_torch
-from stoker.torch.progress import listed
+from stoker.torch.progress import is_batched, listed
 from stoker.torch.rows import are_large, stack
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.transport import Transport
@@ -131,9 +130,9 @@ def seeded_view(loader: Any, course: Course, positions: Positions) -> Any:
     return Instead(
         loader,
         dataset=OrderedDataset(),
-        _index_sampler=course,
+        indices=course,
         collate_fn=SeededCollate(
-            positions, loader.collate_fn, batched=loader._auto_collation, stacks=_stacks(loader.collate_fn)
+            positions, loader.collate_fn, batched=is_batched(loader), stacks=_stacks(loader.collate_fn)
         ),
         worker_init_fn=UsersDataset(loader.dataset, loader.worker_init_fn),
         generator=torch.Generator(),  # torch draws a seed for its workers; the user's generators are left alone
@@ -193,10 +192,8 @@ class SeededWorkersIter(MapWorkersIter):
             course.claim_common, course.free_common = carried.claim_common, carried.free_common
         super().__init__(view, carried)
 
-    def _process_data(self, data: Any, worker: int) -> Any:
-        if getattr(data, "draws", False):
-            self._loader._draws = True
-        return super()._process_data(data, worker)
+    def _saw_draws(self) -> None:
+        self._loader._draws = True
 
     def _obtain(self) -> Any:
         if not self._course.ordered or self._course.ordered[0].parts == 1:
@@ -222,8 +219,7 @@ class SeededWorkersIter(MapWorkersIter):
                 batch = self._here.merge(self._progress.epoch, ordered.first, list(itertools.chain(*parts)))
             else:  # too unlike each other to lie in one slot
                 batch = self._here.make(self._progress.epoch, *ordered[2:5])
-        pinned = self._pin_memory or (self._transport is not None and self._transport.pins)
-        return pin_memory.pin_memory(batch) if pinned else batch
+        return self._pinned(batch)
 
     def _saw(self) -> None:
         if self._course.ordered:  # or else a worker has died after the last batch

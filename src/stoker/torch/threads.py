@@ -10,7 +10,6 @@ A dataset that wants randomness takes the `rng` that it is given.
 
 import atexit
 import contextlib
-import inspect
 import os
 import queue
 import threading
@@ -18,15 +17,17 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
-from torch._utils import ExceptionWrapper
-from torch.utils.data import _DatasetKind
-from torch.utils.data._utils.worker import WorkerInfo, _IterableDatasetStopIteration, _ResumeIteration
-
-from stoker.errors import ConfigError
+from stoker.internals.names import (
+    DatasetKind,
+    ExceptionWrapper,
+    ResumeIteration,
+    StreamEnded,
+    WorkerCall,
+    WorkerInfo,
+    read_call,
+)
 from stoker.torch.worker_info import shown
 
 _END_S = 5.0
@@ -74,7 +75,7 @@ class _ThreadWorker:
         args: tuple[Any, ...],
         around: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> None:
-        call = _read(target, args)
+        call = read_call(target, args)
 
         def work() -> None:
             with around(), shown(_info(call)):
@@ -125,44 +126,12 @@ class ThreadContext:
         return _ThreadWorker(target, args, self._around)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What torch's iterator tells its workers, as far as a thread needs it, in the words of torch's worker loop."""
-
-    dataset_kind: Any
-    dataset: Any
-    index_queue: Any
-    data_queue: Any
-    done_event: Any
-    auto_collation: bool
-    collate_fn: Callable[[Any], Any]
-    drop_last: bool
-    base_seed: int
-    init_fn: Callable[[int], Any] | None
-    worker_id: int
-    num_workers: int
-
-
-def _read(target: Callable[..., None], args: tuple[Any, ...]) -> _Call:
-    """The arguments of torch's worker loop, whose parameters are private and differ between versions."""
-    given = inspect.signature(target).bind(*args).arguments
-    if "dataset_holder" in given:  # since torch 2.15: a list, from which the worker takes the dataset
-        given["dataset"] = given["dataset_holder"].pop()
-    try:
-        return _Call(*(given[field.name] for field in fields(_Call)))
-    except KeyError as missing:
-        raise ConfigError(
-            f"workers='threads' does not fit torch {torch.__version__}, whose workers are not told {missing}: "
-            "use workers='processes', or an earlier torch"
-        ) from None
-
-
-def _info(call: _Call) -> WorkerInfo:
+def _info(call: WorkerCall) -> WorkerInfo:
     worker = call.worker_id
     return WorkerInfo(id=worker, num_workers=call.num_workers, seed=call.base_seed + worker, dataset=call.dataset)
 
 
-def _work(call: _Call) -> None:
+def _work(call: WorkerCall) -> None:
     """What torch's worker loop does, less what concerns a process of its own."""
     worker, orders, results, stop = call.worker_id, call.index_queue, call.data_queue, call.done_event
     where = f"in DataLoader worker thread {worker}"
@@ -173,14 +142,14 @@ def _work(call: _Call) -> None:
     try:
         if call.init_fn is not None:
             call.init_fn(worker)
-        fetcher = _DatasetKind.create_fetcher(*fetcher_options)
+        fetcher = DatasetKind.create_fetcher(*fetcher_options)
     except Exception:
         failure = ExceptionWrapper(where=where)
     ended = False
     while (order := orders.get()) is not None:
-        if isinstance(order, _ResumeIteration):
+        if isinstance(order, ResumeIteration):
             results.put((order, None))
-            fetcher = _DatasetKind.create_fetcher(*fetcher_options)
+            fetcher = DatasetKind.create_fetcher(*fetcher_options)
             ended = False
             continue
         if stop.is_set() or ended:
@@ -195,8 +164,8 @@ def _work(call: _Call) -> None:
                 if os.getpid() != process:  # a child that the dataset forked: nobody else is here to be told
                     traceback.print_exc()
                     os._exit(1)
-                ended = isinstance(error, StopIteration) and call.dataset_kind == _DatasetKind.Iterable
-                result = _IterableDatasetStopIteration(worker) if ended else ExceptionWrapper(where=where)
+                ended = isinstance(error, StopIteration) and call.dataset_kind == DatasetKind.Iterable
+                result = StreamEnded(worker) if ended else ExceptionWrapper(where=where)
         if os.getpid() != process:
             os._exit(1)
         results.put((number, result))

@@ -13,6 +13,7 @@ from stoker.stage.area import Area
 from stoker.stage.context import LinedContext
 from stoker.stage.inbox import Inbox, Pins
 from stoker.torch.pinned import pins_for
+from stoker.torch.progress import is_batched
 from stoker.torch.threads import ThreadContext
 from stoker.torch.worker import NOT_COMMON, Arrived, Opener, Share, Worker, are_forked, count_samples, explain
 
@@ -65,7 +66,7 @@ class SlotTransport:
             self._inbox.area,
             loader.collate_fn,
             loader.caching,
-            batched=loader._auto_collation,
+            batched=is_batched(loader),
             forked=are_forked(context),
         )
         self.collate = worker.collate
@@ -116,7 +117,7 @@ class ThreadTransport:
         self._caching = loader.caching
         self.context = ThreadContext(self._caching.active)
         self._collate_fn = loader.collate_fn
-        self._batched = loader._auto_collation
+        self._batched = is_batched(loader)
         self.starting = contextlib.nullcontext
 
     def claim_common(self) -> int:

@@ -14,10 +14,8 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import pin_memory
-from torch.utils.data._utils import worker as torch_worker
 
+from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.meter import Counts, now
 from stoker.prep.batch import Layout, NoLayout, Piece, build, lay_out, pack, unpack
 from stoker.stage.area import Area
@@ -53,7 +51,7 @@ class Worker:
             leave_inherited()
         if end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
-            torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
+            look_for_parent_every(_NEVER_S)
         self.pid = os.getpid()
         self.outbox = Outbox(self.area, number)
         seeded = hasattr(self.collate_fn, "outbox")
@@ -141,7 +139,7 @@ class Arrived:
 
     def pin_memory(self, device: str | None = None) -> "Arrived":
         """Copy into page-locked memory, as torch's pinning thread asks every object that can."""
-        self.batch = pin_memory.pin_memory(self.batch, device)
+        self.batch = pin_memory(self.batch, device)
         return self
 
 
@@ -173,7 +171,7 @@ class Opener:
         memory, is_pinned = self.inbox.open((row, number), length, used)
         batch = unpack(*pickled, memory) if pickled else build(layout, leaf_over(memory))
         if self.inbox.pins is not None and not is_pinned:
-            batch = pin_memory.pin_memory(batch)
+            batch = pin_memory(batch)
         return batch
 
     def open_common(self, shares: "list[Share]") -> Any:
