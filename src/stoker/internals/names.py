@@ -19,6 +19,8 @@ from torch.utils.data._utils import worker as _worker
 
 from stoker.errors import ConfigError
 
+Loader = _dataloader.DataLoader
+"""Asks `_get_iterator` for its iterators, where ours steps in."""
 BaseIterator = _dataloader._BaseDataLoaderIter
 """Users and frameworks ask an iterator whether it is one of these: the group's is."""
 InlineIterator = _dataloader._SingleProcessDataLoaderIter
@@ -49,16 +51,18 @@ collate: Callable[..., Any] = _collate.collate
 collations: dict[Any, Any] = _collate.default_collate_fn_map
 """Where users add functions for kinds of their own, and workers of ours those that stack into a slot."""
 collate_tensors: Callable[..., Any] = _collate.collate_tensor_fn
-"""The functions that torch puts there: what a user has replaced is left alone, and what ours cannot do goes to these."""
+"""What torch's map has for tensors: where a user has put something else it is left alone; what ours cannot do goes here."""
 collate_arrays: Callable[..., Any] = _collate.collate_numpy_array_fn
+"""The same for arrays of NumPy."""
 collate_ints: Callable[..., Any] = _collate.collate_int_fn
+"""The same for whole numbers."""
 collate_floats: Callable[..., Any] = _collate.collate_float_fn
+"""The same for other numbers."""
 collate_globals: dict[str, Any] = vars(_collate)
 """By these a caller of `get_worker_info()` is known to be torch's collation."""
 
 worker_globals: dict[str, Any] = vars(_worker)
 """Where torch keeps its answer to `get_worker_info()`; see `worker_info.py`."""
-_worker.MP_STATUS_CHECK_INTERVAL  # type: ignore[attr-defined] # noqa: B018 # read by `look_for_parent_every`
 
 
 def look_for_parent_every(seconds: float) -> None:
