@@ -323,7 +323,7 @@ def test_what_writes_files_without_python_is_where_we_look(
     place = tmp_path / "file.pt"
     if outer:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit
+            warnings.simplefilter("ignore")  # torch.jit is deprecated
             torch.jit.script(torch.nn.Linear(1, 1)).save(str(place))
     else:
         torch.save({"a": 1}, place)

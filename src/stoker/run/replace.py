@@ -55,7 +55,7 @@ def _leave_torchs(settings: dict[str, Any]) -> None:
     """Have the script run as it is, and all processes that it starts; unless it was to be measured, or to be saved."""
     os.environ.pop(SETTINGS, None)
     if settings.get("analyze"):
-        Measured(word=expected.words()).save(settings["analyze"]["measured"])
+        Measured(word=f"{expected.words()}. {expected.ADVICE}").save(settings["analyze"]["measured"])
         sys.stdout.flush()
         os._exit(0)
     plan = Plan.of_values(settings.get("plan", {}))
