@@ -27,6 +27,7 @@ from typing import NoReturn
 FILES = ["loader", "threads", "seeded", "rows", "differential"]
 SPARED = ["start_up", "torchrun", "lightning", "accelerate", "audio", "cache_for", "killed"]
 TESTS = [
+    "tests/internals",
     *(f"tests/torch/test_{name}.py" for name in FILES),
     *("tests/run/test_run.py", "tests/run/test_analyze.py"),
     # What needs many seconds, and is about this machine or about other packages, is left to the torch of .venv.

@@ -13,7 +13,7 @@ def stoker(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_doctor_prints_what_the_host_allows() -> None:
     result = stoker("doctor")
     assert result.returncode == 0
-    for topic in ("cores", "memory", "shared memory", "open files", "start methods", "torch"):
+    for topic in ("cores", "memory", "shared memory", "open files", "start methods", "torch", "torch's loading"):
         assert topic in result.stdout
 
 

@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from stoker.checkpoint.files import lay_out
 from stoker.checkpoint.snapshot import Gathered, Source
+from stoker.internals.tensors import copy_all
 from stoker.memory import Mapping
 
 _GPU_MEMORY_LEFT_FREE = 0.05
@@ -193,7 +194,7 @@ class Copier:
                 for (source, _), (dtype, shape, start) in zip(pairs, kinds, strict=True)
             ]
             self._clones[device] = kinds, flat, views
-        torch._foreach_copy_(views, [source.tensor for source, _ in pairs])
+        copy_all(views, [source.tensor for source, _ in pairs])
         return flat
 
     def _lock(self, mapping: Mapping) -> None:

@@ -9,23 +9,19 @@ import base64
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from stoker.checkpoint.files import NONSENSE
 from stoker.checkpoint.tree import decode, encode
 from stoker.errors import CheckpointError
+from stoker.internals.tensors import is_made_of_tensors, version_of
 
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-_is_wrapper: Callable[[Any], bool] = is_traceable_wrapper_subclass
-"""DTensors and other tensors that are made of tensors."""
 
 
 class Source:
@@ -36,11 +32,11 @@ class Source:
     def __init__(self, tensor: torch.Tensor, is_later: bool) -> None:
         self.tensor = tensor
         self.is_later = is_later
-        self.version = tensor._version if not tensor.is_inference() else 0
+        self.version = version_of(tensor) if not tensor.is_inference() else 0
 
     def has_changed(self) -> bool:
         """Whether somebody has written to it since."""
-        return not self.tensor.is_inference() and self.tensor._version != self.version
+        return not self.tensor.is_inference() and version_of(self.tensor) != self.version
 
 
 class Gathered:
@@ -83,7 +79,7 @@ class Gathered:
         return None
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
-        if _is_wrapper(tensor):
+        if is_made_of_tensors(tensor):
             raise CheckpointError(
                 f"a {type(tensor).__name__} cannot be saved here: sharded states go to "
                 "stoker.checkpoint.sharded.ShardedCheckpoints"

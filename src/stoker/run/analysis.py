@@ -25,6 +25,7 @@ from stoker.run.measuring import Measurement
 from stoker.run.replay import Kept
 from stoker.run.subject import close_iterator, shuffles
 from stoker.torch.loader import DataLoader
+from stoker.torch.progress import index_sampler
 
 _WITHOUT_LOADER = 50
 _WITHOUT_LOADER_S = 15.0
@@ -255,7 +256,7 @@ class Watched:
         """The last batch of the loader itself."""
         self.given = 0
         streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-        self.ends_after = _length(loader if streams else loader._index_sampler)
+        self.ends_after = _length(loader if streams else index_sampler(loader))
         """None of an endless sampler, whose loader may still have a length: the script counts its epochs then."""
         self.epoch = _length(loader) if self.ends_after is None else None
 

@@ -14,6 +14,8 @@ from stoker.run.loop_clock import CHUNK_S, GOOD
 from stoker.run.measured import Measured
 from stoker.run.ranks import Ranks
 from stoker.run.subject import Subject, close_iterator
+from stoker.torch.carrier import WorkersIter
+from stoker.torch.pooled import PoolIter
 
 _NOTHING = object()
 
@@ -61,7 +63,7 @@ class Preparing:
 
     def consume(self, source: Iterator[Any], series: Series, workers: int) -> float:
         """Take batches as fast as they come. The part of the time that workers keep a core busy, or would."""
-        pids = [worker.pid for worker in getattr(source, "_workers", [])]
+        pids = source.pids if isinstance(source, WorkersIter | PoolIter) else []
         rounds, began = max(1, workers), time.perf_counter()
         for _ in range(rounds * ((self._subject.prefetch or 2) + 1)):
             next_of(source)

@@ -10,16 +10,23 @@ from typing import Any
 import torch.utils.data
 import torch.utils.data.dataloader
 
+from stoker.internals import expected
 from stoker.meter import Meter
 from stoker.plan import Plan
 from stoker.run.ending import has_failed
+from stoker.run.inject import SETTINGS
+from stoker.run.measured import Measured
+from stoker.run.restart.words import refuse, say
 from stoker.torch.loader import DataLoader
 
 _meters: list[Meter] = []
 
 
 def replace(settings: dict[str, Any]) -> None:
-    """From now on, whoever asks torch for its DataLoader gets ours."""
+    """From now on, whoever asks torch for its DataLoader gets ours; unless this is a torch that ours does not fit."""
+    if expected.difference() is not None:
+        _leave_torchs(settings)
+        return
     torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
     DataLoader.default_plan = Plan.of_values(settings.get("plan", {}))
     owner = os.getpid()
@@ -42,6 +49,20 @@ def replace(settings: dict[str, Any]) -> None:
         )
         closing.append(watcher.close)
     atexit.register(_end, owner, closing)
+
+
+def _leave_torchs(settings: dict[str, Any]) -> None:
+    """Have the script run as it is, and all processes that it starts; unless it was to be measured, or to be saved."""
+    os.environ.pop(SETTINGS, None)
+    if settings.get("analyze"):
+        Measured(word=f"{expected.words()}. {expected.ADVICE}").save(settings["analyze"]["measured"])
+        sys.stdout.flush()
+        os._exit(0)
+    plan = Plan.of_values(settings.get("plan", {}))
+    if settings.get("checkpoint"):
+        refuse(f"--checkpoint needs our loader, and {expected.words()}. {expected.ADVICE}")
+    dropped = "" if plan == Plan() else ", without a plan or options of ours"
+    say(f"{expected.words()}: the script runs with torch's own loader{dropped}. {expected.ADVICE}")
 
 
 def _is_script(command: list[str]) -> bool:

@@ -18,8 +18,10 @@ from stoker.errors import CommandError
 from stoker.measure import files
 from stoker.plan import Plan
 from stoker.source.files import Files
+from stoker.torch.carrier import WorkersIter
 from stoker.torch.dataset import Dataset, of_stoker
 from stoker.torch.loader import DataLoader
+from stoker.torch.progress import index_sampler, is_batched
 from stoker.torch.seeding import draws_from_globals, takes_rng
 
 _PROBES = 8
@@ -41,7 +43,7 @@ class Subject:
         self.is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
         self.workers = int(loader.num_workers)
         self.prefetch = int(loader.prefetch_factor or 2) if self.workers else 0
-        self._indices = None if self.is_stream else _cycle(loader._index_sampler)
+        self._indices = None if self.is_stream else _cycle(index_sampler(loader))
         self._storage: _Storage | None = None
         self._draws: bool | None = None
         self.first: Any = None
@@ -64,13 +66,13 @@ class Subject:
         found = list(itertools.islice(self._indices, count))
         if not found:
             raise CommandError("the training loader gives no batches")
-        self.first = found[0][0] if self.loader._auto_collation else found[0]
+        self.first = found[0][0] if is_batched(self.loader) else found[0]
         self._some = sorted({number for batch in found for number in self.samples(batch) if isinstance(number, int)})
         return found
 
     def samples(self, batch: Any) -> Ids:
         """The indices in a batch; a sampler may also give whole batches to a loader that does not collate."""
-        return list(batch) if self.loader._auto_collation or isinstance(batch, list | tuple) else [batch]
+        return list(batch) if is_batched(self.loader) or isinstance(batch, list | tuple) else [batch]
 
     @property
     def storage(self) -> "_Storage":
@@ -87,7 +89,7 @@ class Subject:
         loader = self.loader
         dataset = self._cached_dataset if cached and self._cached_dataset is not None else self.dataset
         order: dict[str, Any] = (
-            {"batch_sampler": batches} if loader._auto_collation else {"batch_size": None, "sampler": batches}
+            {"batch_sampler": batches} if is_batched(loader) else {"batch_size": None, "sampler": batches}
         )
         if workers:
             order |= {"prefetch_factor": self.prefetch or 2, "multiprocessing_context": loader.multiprocessing_context}
@@ -136,7 +138,7 @@ def shuffles(loader: Any) -> bool:
     """Whether a loader gives its samples in random order, as one does to train; whatever samplers are put round others."""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return False
-    sampler, seen = loader._index_sampler, 0
+    sampler, seen = index_sampler(loader), 0
     while seen < _NESTED:
         if bool(getattr(sampler, "shuffle", False)):
             return True
@@ -149,8 +151,8 @@ def shuffles(loader: Any) -> bool:
 
 def close_iterator(iterator: Any) -> None:
     """End the workers of an iterator that has some."""
-    if hasattr(iterator, "_shutdown_workers"):
-        iterator._shutdown_workers()
+    if isinstance(iterator, WorkersIter):
+        iterator.close()
 
 
 def _cycle(sampler: Any) -> Iterator[Any]:

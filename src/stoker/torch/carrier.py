@@ -2,6 +2,9 @@
 
 torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in three places: batches lie in slots
 and reports come over lines, batches are metered and counted as progress, and errors say who is meant.
+
+This is the only module that overrides what torch's iterators do, or looks at what they keep. Iterators elsewhere are made
+of `MapIter`, and fill in `_begin_epoch`, `_obtain` and `_saw`, which are ours.
 """
 
 import os
@@ -11,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils.data.dataloader as torch_dataloader
 
+from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator, pin_memory, profiler_enabled
 from stoker.live.record import Record
 from stoker.meter import Meter, now
 from stoker.stage.context import LinedContext
@@ -20,7 +23,7 @@ from stoker.torch.caching import Caching
 from stoker.torch.crew import ends_in_words, let_go_on
 from stoker.torch.maker import count_samples
 from stoker.torch.pools import Slots
-from stoker.torch.progress import Progress
+from stoker.torch.progress import Progress, is_batched
 from stoker.torch.work import Made
 from stoker.torch.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain
 
@@ -29,11 +32,13 @@ LOOK_AFTER_WORKERS_S = 2.0
 
 
 class Instead:
-    """A loader as torch's iterators see it, with some attributes replaced."""
+    """A loader as torch's iterators see it, with some attributes replaced, and perhaps with indices from elsewhere."""
 
-    def __init__(self, loader: Any, **attributes: Any) -> None:
+    def __init__(self, loader: Any, *, indices: Any = None, **attributes: Any) -> None:
         self._loader = loader
         self.__dict__.update(attributes)
+        if indices is not None:
+            self._index_sampler = indices
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -49,6 +54,7 @@ class _Watched:
     _began: float
     _arrived = 0
     _num_yielded: int
+    _pin_memory: bool
     _sampler_iter: Any
     _skip: int
 
@@ -100,6 +106,10 @@ class _Watched:
             record.tell(meter, self._progress, ended)
         return data
 
+    def _pinned(self, batch: Any) -> Any:
+        """A batch that was made in this process, page-locked if the loader is to."""
+        return pin_memory(batch) if self._pin_memory else batch
+
     def _next_index(self) -> Any:
         while self._skip:  # a resumed loop has seen these already
             next(self._sampler_iter)
@@ -120,12 +130,12 @@ class _CountingCollate:
         return self.collate_fn(samples)
 
 
-class InlineIter(_Watched, torch_dataloader._SingleProcessDataLoaderIter):
+class InlineIter(_Watched, InlineIterator):
     """`num_workers=0`: torch's own iterator, watched."""
 
     def __init__(self, loader: Any) -> None:
         self._watch(loader)
-        self._collate = _CountingCollate(loader.collate_fn, batched=loader._auto_collation)
+        self._collate = _CountingCollate(loader.collate_fn, batched=is_batched(loader))
         super().__init__(Instead(loader, collate_fn=self._collate))
         self._meter.workers = 0
         self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -160,7 +170,7 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
+class WorkersIter(_Watched, WorkersIterator):
     """`num_workers>0` without a seed: torch's iterator and worker loop, over slots and lines of ours."""
 
     _shutdown = True
@@ -174,7 +184,7 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
         self._slots = slots
         context = loader.multiprocessing_context or torch.multiprocessing
         room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False)
-        collate = SlotCollate(room, loader.collate_fn, batched=loader._auto_collation)
+        collate = SlotCollate(room, loader.collate_fn, batched=is_batched(loader))
         opener, beginning = Opener(slots.inbox, pins=slots.pins), Beginning(room, forked=are_forked(context))
         self._lines = LinedContext(context, loader.num_workers, beginning, opener.arrived, explain)
         with self._lines.starting():
@@ -258,6 +268,15 @@ class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):
             "Raise timeout=, or see what it does with `py-spy dump --pid`."
         )
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work for it."""
+        return [worker.pid or 0 for worker in self._workers]
+
+    def close(self) -> None:
+        """End the workers now."""
+        self._shutdown_workers()
+
     def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
         if self._owner != getpid():
             return  # a forked child, whose garbage collector has met an iterator that it inherited
@@ -285,15 +304,40 @@ class _MapStyle:
 
     def __next__(self) -> Any:
         # torch opens a profiler's range for every batch, a tenth of what a small batch costs: only if somebody profiles.
-        if torch._C._autograd._profiler_enabled():
+        if profiler_enabled():
             return super().__next__()  # type: ignore[misc]
         data = self._next_data()
         self._num_yielded += 1
         return data
 
 
-class MapIter(_MapStyle, _Watched):
-    """What all our iterators over map-style datasets have in common."""
+class MapIter(_MapStyle, _Watched, BaseIterator):
+    """Batches from elsewhere than an iterator of torch's: `_obtain` says where."""
+
+    def __init__(self, loader: Any, *, indices: Any = None, draws_seed: bool = False) -> None:
+        """Indices are the samplers' own, if no others are given. Workers may need a seed, as torch draws it."""
+        self._watch(loader)
+        generator = {} if draws_seed else {"generator": torch.Generator()}  # then the user's are left alone
+        super().__init__(Instead(loader, indices=indices, **generator))  # type: ignore[arg-type]
+
+    @property
+    def base_seed(self) -> int:
+        """For workers: theirs are this one, and those after it."""
+        return int(self._base_seed)
+
+    @property
+    def pins(self) -> bool:
+        """Whether batches are to be page-locked."""
+        return self._pin_memory
+
+    def _begin_epoch(self) -> None:
+        """Another epoch begins, for the same workers."""
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._watch(loader)
+        super()._reset(loader, first_iter)
+        self._begin_epoch()
 
 
 class MapInlineIter(_MapStyle, InlineIter):

@@ -22,6 +22,8 @@ from stoker.torch.progress import (
     Route,
     counting_sampler,
     generator_text,
+    index_sampler,
+    is_batched,
     own_generator,
     set_generator,
 )
@@ -168,8 +170,8 @@ class _OfSampler:
     is_plain = False
 
     def __init__(self, loader: Any, seed: int) -> None:
-        self.index_sampler = loader._index_sampler
-        self.batched = loader._auto_collation
+        self.index_sampler = index_sampler(loader)
+        self.batched = is_batched(loader)
         self.seed = seed
         self.generator = own_generator(loader)
         self.has_own_generator = self.generator is not None

@@ -26,6 +26,10 @@ class Crew(Protocol):
     def check_ends(self) -> None:
         """After `close`: raise if somebody was ended by another than the crew."""
 
+    @property
+    def pids(self) -> list[int]:
+        """Worker processes."""
+
     def pid(self, worker: int) -> int:
         """The process of a worker."""
 
@@ -57,6 +61,11 @@ class ProcessCrew:
         ended = [worker for worker in self._processes if (worker.exitcode or 0) < 0 and worker not in self._forced]
         if ended:
             raise RuntimeError(ends_in_words(self._processes, ended, self._damage))
+
+    @property
+    def pids(self) -> list[int]:
+        """Worker processes."""
+        return [worker.pid or 0 for worker in self._processes]
 
     def pid(self, worker: int) -> int:
         """The process of a worker."""
@@ -104,6 +113,11 @@ class ThreadCrew:
 
     def check_ends(self) -> None:
         """A thread ends by itself."""
+
+    @property
+    def pids(self) -> list[int]:
+        """There is none but this one."""
+        return []
 
     def pid(self, worker: int) -> int:
         """The process of a worker."""

@@ -2,6 +2,7 @@
 
 import torch
 
+from stoker.internals import expected
 from stoker.measure.host import Finding, usable_cores
 from stoker.memory import Memory
 
@@ -13,7 +14,14 @@ def torch_findings() -> list[Finding]:
         accelerator = f"{torch.cuda.device_count()} x {', '.join(names)}"
     else:
         accelerator = "none"
-    return [Finding("accelerator", accelerator), _threads(), *_pinning()]
+    return [Finding("accelerator", accelerator), _loading(), _threads(), *_pinning()]
+
+
+def _loading() -> Finding:
+    differs = expected.difference()
+    if differs is None:
+        return Finding("torch's loading", f"as expected of torch {expected.SUPPORTED}")
+    return Finding("torch's loading", f"not as expected: {differs}", f"Loaders are torch's own. {expected.ADVICE}.")
 
 
 def _threads() -> Finding:

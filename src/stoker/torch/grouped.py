@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.utils.data.dataloader as torch_dataloader
-from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import pin_memory
 
 from stoker.errors import ConfigError
+from stoker.internals.names import ExceptionWrapper
 from stoker.measure.host import usable_cores
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
@@ -31,7 +29,7 @@ from stoker.stage.outbox import Outbox
 from stoker.stage.records import Batch as StagedBatch
 from stoker.stage.staging import Address, Staging, default_bytes
 from stoker.torch.caching import Caching
-from stoker.torch.carrier import Instead, MapIter
+from stoker.torch.carrier import MapIter
 from stoker.torch.course import recognise
 from stoker.torch.crew import ProcessCrew, ThreadCrew
 from stoker.torch.likeness import describe, differences
@@ -221,18 +219,17 @@ def _take_leave(staging: Staging) -> None:
         leave(staging)
 
 
-class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
+class GroupIter(MapIter):
     """One epoch of the group, batch by batch, each a copy of this job's own."""
 
     def __init__(self, loader: Any, membership: Membership) -> None:
-        self._watch(loader)
+        super().__init__(loader)
         self._loader = loader
         self._membership = membership
         self._route = recognise(loader, loader.seed)
         self._has_begun = False
         self._turn = object()
         self._told = False
-        super().__init__(Instead(loader, generator=torch.Generator()))  # type: ignore[arg-type]
         self._meter.workers, self._meter.group = loader.num_workers, loader.group
         look = weakref.WeakMethod(self._look)  # an iterator that nobody has any more must not hold itself
         self._wait = Wait(
@@ -298,7 +295,7 @@ class GroupIter(MapIter, torch_dataloader._BaseDataLoaderIter):
             if made.counts is not None:
                 self._meter.add(made.counts)
         batch = found.open()
-        return pin_memory.pin_memory(batch) if self._pin_memory else batch
+        return self._pinned(batch)
 
     def _saw(self) -> None:
         self._progress.saw(self._arrived * self._route.world)

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch.multiprocessing
 import torch.utils.data
-from torch.utils.data import _DatasetKind
 
 from stoker.errors import ConfigError
+from stoker.internals.names import DatasetKind
 from stoker.stage.inbox import Inbox
 from stoker.torch.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
 from stoker.torch.course import Course, recognise
@@ -23,6 +23,7 @@ from stoker.torch.leaves import HereCollate
 from stoker.torch.maker import FetchMaker, Maker, PositionMaker, stacks
 from stoker.torch.pooled import PoolIter
 from stoker.torch.pools import HereRoom, LinePool, Pool, QueuePool, Slots
+from stoker.torch.progress import is_batched
 from stoker.torch.seeded import SeededInlineIter, SeededPoolIter
 from stoker.torch.seeding import Positions, draws_from_globals, prepares_batches, takes_rng
 from stoker.torch.serving import Duty
@@ -66,7 +67,7 @@ def _make(loader: Any) -> Any:
 
 def _seeded(loader: Any, *, threads: bool) -> Any:
     """With a seed: works are those of a course."""
-    split = loader.in_order and loader._auto_collation and not prepares_batches(loader.dataset)
+    split = loader.in_order and is_batched(loader) and not prepares_batches(loader.dataset)
     route = recognise(loader, loader.seed)
     course = Course(route, loader._progress, loader.num_workers, split=split)
     course.steering = loader.caching.steering(loader, route)
@@ -74,7 +75,7 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
 
     def maker(collate_fn: Any, *, rows: bool = True) -> PositionMaker:
         is_stacked = rows and stacks(collate_fn)
-        return PositionMaker(positions, collate_fn, batched=loader._auto_collation, stacks=is_stacked)
+        return PositionMaker(positions, collate_fn, batched=is_batched(loader), stacks=is_stacked)
 
     if loader.num_workers == 0:
         return SeededInlineIter(loader, course, maker(loader.collate_fn))
@@ -86,18 +87,18 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
 def _process_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
     context = loader.multiprocessing_context or torch.multiprocessing
     slots = Slots(loader, _spares(loader))
-    return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator._pin_memory)
+    return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator.pins)
 
 
 def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
     collate = _collate_here(loader)
     here = collate if isinstance(collate, HereCollate) else None
-    room = HereRoom(loader.caching, here, pins=iterator._pin_memory)
+    room = HereRoom(loader.caching, here, pins=iterator.pins)
     return QueuePool(_duty(loader, maker, iterator), loader.caching, room)
 
 
 def _duty(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Duty:
-    return Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, iterator._base_seed, maker)
+    return Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, iterator.base_seed, maker)
 
 
 def _itself(maker: Maker) -> Maker:
@@ -107,10 +108,10 @@ def _itself(maker: Maker) -> Maker:
 
 def _fetching(loader: Any) -> Maker:
     """A maker without a seed, for one worker thread: what torch's fetcher does."""
-    kind, batched = loader._dataset_kind, loader._auto_collation
+    batched = is_batched(loader)
 
     def fetcher(collate: Callable[[Any], Any]) -> Any:
-        return _DatasetKind.create_fetcher(kind, loader.dataset, batched, collate, loader.drop_last)
+        return DatasetKind.create_fetcher(DatasetKind.Map, loader.dataset, batched, collate, loader.drop_last)
 
     return FetchMaker(fetcher, _collate_here(loader), batched=batched)
 

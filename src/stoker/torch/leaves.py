@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
-from torch.utils.data._utils import collate as torch_collate
+from torch.utils.data import default_collate
 
+from stoker.internals.names import collate, collate_arrays, collate_floats, collate_ints, collate_tensors, collations
+from stoker.internals.tensors import storage_of
 from stoker.memory import Bytes, PrivateMemory
 from stoker.prep.batch import NoLayout
 from stoker.stage.area import Area
@@ -55,7 +57,7 @@ _NUMPY_DTYPES = [_NUMPY_DTYPE.get(dtype) for dtype in _DTYPES]
 
 def collate_into(outbox: Outbox, *, alike_everywhere: bool) -> None:
     """Make torch's `default_collate` stack tensors and arrays straight into the claimed slot. For a worker process."""
-    torch_collate.default_collate_fn_map.update(leaves_in(outbox, alike_everywhere=alike_everywhere))
+    collations.update(leaves_in(outbox, alike_everywhere=alike_everywhere))
 
 
 def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
@@ -64,8 +66,8 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
     Of samples that differ in dtype torch makes one thing in the training process and another in workers; with
     `alike_everywhere`, workers do as the training process does.
     """
-    torch_stack_tensors: Leaf = torch_collate.collate_tensor_fn
-    torch_stack_arrays: Leaf = torch_collate.collate_numpy_array_fn
+    torch_stack_tensors: Leaf = collate_tensors
+    torch_stack_arrays: Leaf = collate_arrays
 
     def stack_tensors(batch: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
         first = batch[0]
@@ -113,19 +115,18 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
             with contextlib.suppress(ValueError):
                 columns = list(zip(*batch, strict=True))
         if columns is not None:
-            return [torch_collate.collate(column, collate_fn_map=collate_fn_map) for column in columns]
+            return [collate(column, collate_fn_map=collate_fn_map) for column in columns]
         others = {kind: leaf for kind, leaf in collate_fn_map.items() if leaf is not turn_tuples}
-        return torch_collate.collate(batch, collate_fn_map=others)
+        return collate(batch, collate_fn_map=others)
 
-    present = torch_collate.default_collate_fn_map
     leaves: dict[Any, tuple[Leaf | None, Leaf]] = {
         torch.Tensor: (torch_stack_tensors, stack_tensors),
         np.ndarray: (torch_stack_arrays, stack_arrays),
-        int: (torch_collate.collate_int_fn, gather_numbers(int, "q", torch.int64, torch_collate.collate_int_fn)),
-        float: (torch_collate.collate_float_fn, gather_numbers(float, "d", torch.float64, torch_collate.collate_float_fn)),
+        int: (collate_ints, gather_numbers(int, "q", torch.int64, collate_ints)),
+        float: (collate_floats, gather_numbers(float, "d", torch.float64, collate_floats)),
         tuple: (None, turn_tuples),
     }
-    return {kind: ours for kind, (torchs, ours) in leaves.items() if present.get(kind) is torchs}
+    return {kind: ours for kind, (torchs, ours) in leaves.items() if collations.get(kind) is torchs}
 
 
 _JOINED_BYTES = 16 << 10
@@ -178,7 +179,7 @@ class TensorReducer:
         storage = tensor.untyped_storage()
         address, length = storage.data_ptr(), storage.nbytes()
         sizes = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-        first = self._first_over.get(storage._cdata)
+        first = self._first_over.get(storage_of(storage))
         if first is not None:
             return tensor_beside, (first, *sizes)
         if length > 2 * tensor.nbytes:
@@ -186,7 +187,7 @@ class TensorReducer:
             tensor = tensor.clone()
             self._copies.append(tensor)
             return self(tensor)
-        self._first_over[storage._cdata] = tensor
+        self._first_over[storage_of(storage)] = tensor
         content = pickle.PickleBuffer((ctypes.c_ubyte * length).from_address(address))
         if tensor.is_contiguous() and length == tensor.nbytes:
             return tensor_over, (content, *sizes[:2])
@@ -278,13 +279,12 @@ def tensor_beside(other: torch.Tensor, dtype: torch.dtype, shape: Size, stride: 
 
 def collates_as_torch() -> bool:
     """Whether the user has left torch's map of collations as it was, for the kinds that `Rows` knows."""
-    present = torch_collate.default_collate_fn_map
     return (
-        present.get(torch.Tensor) is torch_collate.collate_tensor_fn
-        and present.get(np.ndarray) is torch_collate.collate_numpy_array_fn
-        and present.get(int) is torch_collate.collate_int_fn
-        and present.get(float) is torch_collate.collate_float_fn
-        and not any(kind in present for kind in (tuple, list, dict))
+        collations.get(torch.Tensor) is collate_tensors
+        and collations.get(np.ndarray) is collate_arrays
+        and collations.get(int) is collate_ints
+        and collations.get(float) is collate_floats
+        and not any(kind in collations for kind in (tuple, list, dict))
     )
 
 
@@ -300,7 +300,7 @@ class HereCollate:
     def __call__(self, samples: Any) -> Any:
         """Collate."""
         with self.claimed() as outbox:
-            return torch_collate.default_collate(samples) if outbox is None else self.collate(samples)
+            return default_collate(samples) if outbox is None else self.collate(samples)
 
     @property
     def outbox(self) -> Outbox:
@@ -333,4 +333,4 @@ class HereCollate:
 
 def collated(samples: Any, leaves: dict[Any, Leaf]) -> Any:
     """What `default_collate` makes of samples, with some functions of ours in it."""
-    return torch_collate.collate(samples, collate_fn_map={**torch_collate.default_collate_fn_map, **leaves})
+    return collate(samples, collate_fn_map={**collations, **leaves})

@@ -1,7 +1,7 @@
 """`stoker.DataLoader`: torch's DataLoader, at the speed of the hardware.
 
 The class adds nothing to what a loader means. It decides who makes the batches: our iterators, or torch's own when
-`STOKER_DISABLE=1` is set or the system is not Linux.
+`STOKER_DISABLE=1` is set, the system is not Linux, or torch is one that ours do not fit.
 """
 
 import inspect
@@ -14,14 +14,15 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import torch.utils.data
-import torch.utils.data.dataloader as torch_dataloader
 
 from stoker.errors import ConfigError
+from stoker.internals import expected
 from stoker.meter import LoaderStats, Meter, Scalars
 from stoker.plan import Plan
 from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 if TYPE_CHECKING:
+    from stoker.internals.names import BaseIterator
     from stoker.live.record import Record
     from stoker.torch.caching import Caching
     from stoker.torch.grouped import Membership
@@ -100,6 +101,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     ) -> None:
         self.plan = plan
         planned = self.default_plan if plan is None else plan if isinstance(plan, Plan) else Plan.load(plan)
+        if _is_wanted() and expected.difference() is not None:
+            expected.fall_back(_ours(seed, group, workers, cache))
+            planned = replace(planned, workers=None, cache_bytes=None, group=None)
         # Both what was not given, and what is as if it were not: a subclass may have passed it on. A stream means something
         # else with another number of workers.
         streams = isinstance(dataset, torch.utils.data.IterableDataset)
@@ -161,12 +165,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         for observe in self.observers:
             observe(self)
 
-    def __iter__(self) -> torch_dataloader._BaseDataLoaderIter:
+    def __iter__(self) -> "BaseIterator":
         if self.wrap_iterator is not None:
             return type(self).wrap_iterator(self, self._iterate)  # type: ignore[misc, no-any-return]
         return self._iterate()
 
-    def _iterate(self) -> torch_dataloader._BaseDataLoaderIter:
+    def _iterate(self) -> "BaseIterator":
         if self.group is not None and _is_enabled():
             from stoker.torch.grouped import GroupIter
 
@@ -178,7 +182,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         before = torch.get_rng_state() if resumed and itinerary.seeds_by_default else None
         self._progress.begin(itinerary)
         seen, replays = self._progress.batches, self._replays and self.num_workers > 0
-        if self._dataset_kind == torch_dataloader._DatasetKind.Iterable:
+        if isinstance(self.dataset, torch.utils.data.IterableDataset):
             replays = True
         self._skip_batches = 0 if replays else seen
         iterator = super().__iter__()
@@ -194,7 +198,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """Whether randomness belongs to positions: there is a seed, and there are positions."""
         return self.seed is not None and not isinstance(self.dataset, torch.utils.data.IterableDataset)
 
-    def _get_iterator(self) -> torch_dataloader._BaseDataLoaderIter:
+    def _get_iterator(self) -> "BaseIterator":
         if not _is_enabled():
             return super()._get_iterator()
         from stoker.torch.iterators import make_iterator  # not at the top: on other systems it cannot even be imported
@@ -243,6 +247,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state at the next `iter()`. One of another dataset, order or version is refused."""
+        if state.get("_num_yielded") and _is_wanted() and expected.difference() is not None:
+            expected.refuse("going on from the middle of an epoch", "or begin the epoch anew")
         self._progress.load(state, self._itinerary(), self.seed)
         if self.group is not None and _is_enabled():
             self._membership.seat.restore((state["epoch"], state["_num_yielded"]))
@@ -279,7 +285,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             member.close()
         self.__dict__.pop("_room", None)
         for iterator in list(self.__dict__.get("_live", ())):
-            iterator._shutdown_workers()
+            iterator.close()
         self.__dict__.pop("_collate_here", None)
         record = self.__dict__.pop("_record", None)
         if record is not None:
@@ -314,10 +320,20 @@ def _go_on(iterator: Any, replayed: int) -> None:
         iterator._skip -= 1
 
 
+def _ours(seed: object, group: object, workers: str, cache: object) -> list[str]:
+    """What a loader is asked for that torch's own cannot do."""
+    asked = {"seed=": seed is not None, "group=": group is not None, "cache=": cache is not None}
+    return [name for name, is_asked in (asked | {"workers='threads'": workers == "threads"}).items() if is_asked]
+
+
 def _is_enabled() -> bool:
+    return _is_wanted() and expected.difference() is None
+
+
+def _is_wanted() -> bool:
     if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
         return False
     if platform.system() == "Linux":
         return True
-    warnings.warn("stoker.DataLoader works on Linux; here it behaves as torch's own", stacklevel=4)
+    warnings.warn("stoker.DataLoader works on Linux; here it behaves as torch's own", stacklevel=5)
     return False

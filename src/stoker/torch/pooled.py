@@ -10,8 +10,6 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-import torch.utils.data.dataloader as torch_dataloader
-
 from stoker.meter import now
 from stoker.torch.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
 from stoker.torch.pools import Pool
@@ -19,16 +17,15 @@ from stoker.torch.serving import Result
 from stoker.torch.work import Made, Work
 
 
-class PoolIter(MapIter, torch_dataloader._BaseDataLoaderIter):
+class PoolIter(MapIter):
     """`num_workers>0`, but not over torch's own worker loop. Batches are those of the user's sampler."""
 
     _pool: Pool | None = None
     _is_over = False
 
-    def __init__(self, loader: Any, start: Callable[[Any], Pool]) -> None:
-        self._watch(loader)
+    def __init__(self, loader: Any, start: Callable[["PoolIter"], Pool], *, indices: Any = None) -> None:
         self._owner = os.getpid()
-        workers = loader.num_workers
+        self._workers = workers = loader.num_workers
         self._load = [0] * workers
         """How many works each worker has."""
         self._sent = self._expected = 0
@@ -36,8 +33,9 @@ class PoolIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         """The worker of each work that is under way."""
         self._early: dict[int, Result] = {}
         """What came before its turn."""
-        super().__init__(loader)
-        self._in_order = loader.in_order
+        super().__init__(loader, indices=indices, draws_seed=indices is None)
+        self._in_order, self._stays = loader.in_order, loader.persistent_workers
+        self._timeout_s = loader.timeout
         self._most_due = loader.prefetch_factor
         self._turns = itertools.cycle(range(workers))
         self._meter.workers = workers
@@ -45,16 +43,13 @@ class PoolIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         refuse_in_children(self)
         self._reset(loader, first_iter=True)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        """An epoch begins. `persistent_workers` may still be busy with one that was left early."""
-        if not first_iter:
-            self._watch(loader)
-            while self._due:
-                self._settle(*self._receive())
-            self._early.clear()
-        super()._reset(loader, first_iter)
+    def _begin_epoch(self) -> None:
+        """Order as much as may be under way. `persistent_workers` may still be busy with an epoch that was left early."""
+        while self._due:
+            self._settle(*self._receive())
+        self._early.clear()
         self._expected, self._is_over = self._sent, False
-        for _ in range(self._most_due * self._num_workers):
+        for _ in range(self._most_due * self._workers):
             self._order_next()
 
     def _next_work(self) -> Work:
@@ -111,7 +106,7 @@ class PoolIter(MapIter, torch_dataloader._BaseDataLoaderIter):
         """The next result, in the order in which they come."""
         pool = self._pool
         assert pool is not None
-        deadline = now() + self._timeout if self._timeout else float("inf")
+        deadline = now() + self._timeout_s if self._timeout_s else float("inf")
         while True:
             try:
                 number, result = pool.get(max(0.0, min(deadline - now(), LOOK_AFTER_WORKERS_S)))
@@ -122,7 +117,7 @@ class PoolIter(MapIter, torch_dataloader._BaseDataLoaderIter):
                     self._record.late(self._meter.batches, pool.crew.pid(late) if late >= 0 else 0)
                 if now() >= deadline:
                     raise RuntimeError(
-                        f"DataLoader timed out after {self._timeout} seconds{self._who_is_late(late)}"
+                        f"DataLoader timed out after {self._timeout_s} seconds{self._who_is_late(late)}"
                     ) from None
                 continue
             if number in self._due:  # or it came before, from a child that the dataset forked
@@ -147,18 +142,25 @@ class PoolIter(MapIter, torch_dataloader._BaseDataLoaderIter):
 
     def _end(self) -> None:
         """The epoch is over: so are the workers, if they are not to stay."""
-        if not self._persistent_workers and self._pool is not None:
+        if not self._stays and self._pool is not None:
             crew = self._pool.crew
-            self._shutdown_workers()
+            self.close()
             crew.check_ends()
 
-    def _shutdown_workers(self) -> None:
-        """End the workers. The name is torch's, whose users call it."""
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work for it."""
+        return [] if self._pool is None else self._pool.crew.pids
+
+    def close(self) -> None:
+        """End the workers now."""
         pool, self._pool = self._pool, None
         if pool is not None and self._owner == os.getpid():
             self._due.clear()
             self._early.clear()
             pool.close()
 
+    _shutdown_workers = close  # torch's name, which frameworks call
+
     def __del__(self) -> None:
-        self._shutdown_workers()
+        self.close()

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data._utils import pin_memory
 
+from stoker.internals.names import pin_memory
 from stoker.memory import Flag
 from stoker.meter import now
 from stoker.stage.area import Area
@@ -253,7 +253,7 @@ class HereRoom:
             with self._here.claimed():
                 batch = make()
         if self._device is not None:
-            batch = pin_memory.pin_memory(batch)
+            batch = pin_memory(batch)
         ended = now()
         return Made(samples, ended, ended - began, self._caching.take(), batch=batch)
 

@@ -184,6 +184,16 @@ def check_state(state: Any, order: dict[str, Any]) -> None:
         raise ConfigError("the state belongs to another loader: " + "; ".join(different))
 
 
+def is_batched(loader: Any) -> bool:
+    """Whether a loader makes batches of samples; or else a dataset does, or there are none."""
+    return loader.batch_sampler is not None
+
+
+def index_sampler(loader: Any) -> Any:
+    """What gives the indices of each batch, or of each sample where there are no batches."""
+    return loader.batch_sampler if is_batched(loader) else loader.sampler
+
+
 class TorchItinerary:
     """What the samplers of a loader without a seed depend on: torch's generators, as they were when the epoch began."""
 
@@ -201,7 +211,7 @@ class TorchItinerary:
         sized = hasattr(loader.dataset, "__len__")
         return {
             "kind": "torch",
-            "sampler": type(loader._index_sampler).__name__,
+            "sampler": type(index_sampler(loader)).__name__,
             "samples": len(loader.dataset) if sized else None,
             "batch": loader.batch_size,
             "drop_last": loader.drop_last,

@@ -5,12 +5,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch.utils.data
-import torch.utils.data.dataloader as torch_dataloader
-from torch.utils.data._utils import pin_memory
+import torch
 
 from stoker.meter import now
-from stoker.torch.carrier import Instead, MapIter
+from stoker.torch.carrier import MapIter
 from stoker.torch.course import Course
 from stoker.torch.maker import PositionMaker
 from stoker.torch.pooled import PoolIter
@@ -19,19 +17,13 @@ from stoker.torch.seeding import generators_restored
 from stoker.torch.work import Made, Work
 
 
-def _seen_by_torch(loader: Any, course: Course) -> Any:
-    """A loader as torch's iterator shall see it: it draws a seed for workers; the user's generators are left alone."""
-    return Instead(loader, _index_sampler=course, generator=torch.Generator(), _skip_batches=0)
-
-
-class SeededInlineIter(MapIter, torch_dataloader._BaseDataLoaderIter):
+class SeededInlineIter(MapIter):
     """`num_workers=0`, with a seed. The training process's own generators are left as they were."""
 
     def __init__(self, loader: Any, course: Course, maker: PositionMaker) -> None:
-        self._watch(loader)
         self._course = course
         self._maker = maker
-        super().__init__(_seen_by_torch(loader, course))
+        super().__init__(loader, indices=course)
         self._meter.workers = 0
         self._room = HereRoom(loader.caching, None, pins=self._pin_memory)
 
@@ -68,7 +60,7 @@ class SeededPoolIter(PoolIter):
                 course.claim_common, course.free_common = pool.claim_common, pool.free_common
             return pool
 
-        super().__init__(_seen_by_torch(loader, course), start_with_slots)
+        super().__init__(loader, start_with_slots, indices=course)
 
     def _next_work(self) -> Work:
         work: Work = self._next_index()
@@ -106,7 +98,7 @@ class SeededPoolIter(PoolIter):
                 batch = self._here.merge(ordered.work, list(itertools.chain(*lists)))  # type: ignore[arg-type]
             else:  # too unlike each other to lie in one slot
                 batch = self._here.remake(ordered.work)
-        return pin_memory.pin_memory(batch) if self._pin_memory else batch
+        return self._pinned(batch)
 
     def _saw(self) -> None:
         if self._course.ordered:  # or else a worker has died after the last batch

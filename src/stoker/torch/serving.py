@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import signal_handling
-from torch.utils.data._utils import worker as torch_worker
 
+from stoker.internals import worker_info
+from stoker.internals.names import ExceptionWrapper, WorkerInfo, set_worker_signal_handlers, worker_generator_state
 from stoker.torch.maker import Maker, Room
 from stoker.torch.work import Made, Work
 
@@ -48,9 +47,7 @@ class Duty:
 
     def info(self, worker: int) -> Any:
         """What `get_worker_info()` gives in a worker."""
-        return torch_worker.WorkerInfo(
-            id=worker, num_workers=self.workers, seed=self.base_seed + worker, dataset=self.dataset
-        )
+        return WorkerInfo(id=worker, num_workers=self.workers, seed=self.base_seed + worker, dataset=self.dataset)
 
     def begin(self, worker: int, where: str) -> Maker:
         """Call the user's `worker_init_fn`, and be ready to make batches. If that fails, every batch is its error."""
@@ -67,13 +64,13 @@ class Duty:
 
     def become_worker(self, worker: int) -> None:
         """Prepare a process as torch prepares its workers."""
-        signal_handling._set_worker_signal_handlers()  # type: ignore[attr-defined]
+        set_worker_signal_handlers()
         torch.set_num_threads(1)
         seed = self.base_seed + worker
         random.seed(seed)
         torch.manual_seed(seed)
-        np.random.seed(torch_worker._generate_state(self.base_seed, worker))
-        torch_worker._worker_info = self.info(worker)
+        np.random.seed(worker_generator_state(self.base_seed, worker))
+        worker_info.set_of_process(self.info(worker))
 
 
 class _Failing:

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch.utils.data
-from torch._utils import ExceptionWrapper
 
 from stoker.errors import ConfigError
+from stoker.internals.names import ExceptionWrapper
 from stoker.memory import Bytes
 from stoker.meter import now
 from stoker.stage.outbox import NoRoom, Outbox
@@ -29,7 +29,7 @@ from stoker.torch.caching import Caching
 from stoker.torch.filling import fill, read
 from stoker.torch.leaves import HereCollate, collated, leaves_in, plain_reducers
 from stoker.torch.maker import Maker, PositionMaker
-from stoker.torch.progress import Batch, Route
+from stoker.torch.progress import Batch, Route, is_batched
 from stoker.torch.seeding import Positions, generators_restored
 from stoker.torch.serving import Result
 from stoker.torch.work import NOT_COMMON, Made, Work
@@ -47,7 +47,7 @@ def group_maker(loader: Any, *, threads: bool) -> Maker:
     # What never draws pays for seeding, too: to find out, a sample would have to be prepared twice.
     positions = Positions(loader.dataset, loader.seed, threads=threads, draws=True)
     collate = Samples if loader.collate_fn is torch.utils.data.default_collate else loader.collate_fn
-    return PositionMaker(positions, collate, batched=loader._auto_collation, stacks=False)
+    return PositionMaker(positions, collate, batched=is_batched(loader), stacks=False)
 
 
 class Orders:

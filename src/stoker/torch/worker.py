@@ -14,10 +14,8 @@ from typing import Any
 
 import torch
 import torch.utils.data
-from torch._utils import ExceptionWrapper
-from torch.utils.data._utils import pin_memory
-from torch.utils.data._utils import worker as torch_worker
 
+from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.meter import now
 from stoker.stage.area import Area
 from stoker.stage.inbox import Inbox
@@ -91,7 +89,7 @@ class Beginning:
             leave_inherited()
         if end_with_parent():
             # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
-            torch_worker.MP_STATUS_CHECK_INTERVAL = _NEVER_S  # type: ignore[attr-defined]
+            look_for_parent_every(_NEVER_S)
         self.room.begin(number)
         return self.room.caching.begin()
 
@@ -147,7 +145,7 @@ class Opened:
 
     def pin_memory(self, device: str | None = None) -> "Opened":
         """Copy into page-locked memory, as torch's pinning thread asks every object that can."""
-        self.batch = pin_memory.pin_memory(self.batch, device)
+        self.batch = pin_memory(self.batch, device)
         return self
 
 
@@ -183,7 +181,7 @@ class Opener:
         return batch if is_pinned else self._pinned(batch)
 
     def _pinned(self, batch: Any) -> Any:
-        return pin_memory.pin_memory(batch) if self._pins else batch
+        return pin_memory(batch) if self._pins else batch
 
 
 def end_with_parent(last: Callable[[], None] | None = None) -> bool:

@@ -22,14 +22,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stoker.internals.writers import WRITERS
 from stoker.run.inject import after_import
 from stoker.run.restart.journal import File, Journal
 from stoker.run.restart.words import refuse
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _OPENERS = (
-    ("torch._C", "PyTorchFileWriter", 0),
-    ("torch.jit._script", "RecursiveScriptModule.save", 1),
+    *WRITERS,
     ("safetensors.torch", "serialize_file", 1),
     ("safetensors.numpy", "serialize_file", 1),
     ("h5py._hl.files", "make_fid", 0),

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
 
+from stoker.internals.tensors import version_of
+
 _KINDS: dict[str, tuple[type, ...]] = {
     "module": (torch.nn.Module,),
     "optimizer": (torch.optim.Optimizer,),
@@ -56,7 +58,7 @@ class Parts:
         parameters = (
             parameter for module in self._numbered["module"].alive() for parameter in module.parameters(recurse=False)
         )
-        return sum(parameter._version for parameter in parameters if not parameter.is_inference())
+        return sum(version_of(parameter) for parameter in parameters if not parameter.is_inference())
 
     def words(self) -> str:
         """What was found, and what was not."""
