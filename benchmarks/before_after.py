@@ -1,0 +1,54 @@
+"""Has a change made anything slower? The same benchmarks in two checkouts, in turns within one run.
+
+    git worktree add ../before COMMIT
+    python benchmarks/before_after.py ../before throughput seeded threads
+
+Each benchmark compares contenders within itself; what is compared here is the median of their ratios. Both checkouts run
+with this Python, so it needs the packages of both.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import harness
+
+HERE = Path(__file__).resolve().parent.parent
+
+
+def ratios(checkout: Path, question: str, rounds: int) -> dict[str, float]:
+    """The ratio of each line that a benchmark prints in a checkout."""
+    environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
+    command = [sys.executable, "-W", "ignore", f"benchmarks/{question}.py", "--rounds", str(rounds)]
+    done = subprocess.run(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["question"]: line["ratio"] for line in lines if "ratio" in line}
+
+
+def main() -> None:
+    """Print one line for each line of the benchmarks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path, help="the checkout to compare with")
+    parser.add_argument("questions", nargs="+", help="benchmarks, without .py")
+    parser.add_argument("--turns", type=int, default=5, help="how often each checkout runs each benchmark (default: 5)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds within a benchmark (default: 3)")
+    options = parser.parse_args()
+    checkouts = {"before": options.before.resolve(), "after": HERE}
+    for question in options.questions:
+        found: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"before": [], "after": []})
+        for turn in range(options.turns):
+            for name in sorted(checkouts, reverse=bool(turn % 2)):
+                for line, ratio in ratios(checkouts[name], question, options.rounds).items():
+                    found[line][name].append(ratio)
+        for line, values in found.items():
+            before, after = (statistics.median(values[name]) for name in ("before", "after"))
+            harness.report(f"{question}: {line}", ratio=after / before, before=before, after=after)
+
+
+if __name__ == "__main__":
+    main()
