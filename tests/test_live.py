@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 
 import stoker
-from stoker.live import folder, process
+from stoker.host import process
+from stoker.live import folder
+from stoker.live.doing import doing
 from stoker.live.folder import loaders, publish
 from stoker.live.groups import Group, Member, Waits
 from stoker.live.record import Facts, Record, Seen
@@ -435,7 +437,7 @@ def test_what_a_worker_is_doing(before: Any, after: Any, words: str) -> None:
     def one(values: Any) -> Any:
         return None if values is None else process.Process(values[0], 7, *values[1:])
 
-    assert process.doing(one(before), one(after), 1.0) == words
+    assert doing(one(before), one(after), 1.0) == words
 
 
 def row_of(**changes: Any) -> Row:

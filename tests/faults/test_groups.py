@@ -19,7 +19,7 @@ from tests.tries import HANG_S, fastest
 from torch.utils.data import Dataset
 
 import stoker
-from stoker.live import process
+from stoker.host import process
 from stoker.stage import door as groups
 from stoker.stage.records import READY
 from stoker.stage.slots import Slots

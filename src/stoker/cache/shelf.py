@@ -29,6 +29,7 @@ from stoker.cache import store
 from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreDamagedError, StoreFullError, StoreStats
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
+from stoker.host import process
 from stoker.memory import file_system, headroom_bytes
 from stoker.units import format_bytes
 
@@ -153,7 +154,7 @@ class Shelf:
                 (folder / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
                 (folder / "claims").touch(0o600)
-                about = {"version": _VERSION, "name": name, "private": is_private, "boot": _boot()}
+                about = {"version": _VERSION, "name": name, "private": is_private, "boot": process.boot()}
                 _write(folder / "about.new", json.dumps(about).encode())
                 (folder / "about.new").rename(folder / "about.json")
             os.utime(folder / "about.json")
@@ -311,7 +312,7 @@ def _about(folder: Path) -> tuple[str, bool]:
         document = json.loads(_read(folder / "about.json"))
         is_same = document["version"] == _VERSION
         # What was not synced before the host went down may be anything.
-        return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != _boot()
+        return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != process.boot()
     except (OSError, ValueError, KeyError, TypeError):  # half made, half removed, or of another version
         return folder.name, True
 
@@ -319,11 +320,6 @@ def _about(folder: Path) -> tuple[str, bool]:
 def _used_at(folder: Path) -> float:
     about = folder / "about.json"
     return (about if about.exists() else folder).lstat().st_mtime
-
-
-def _boot() -> str:
-    """Another one after each start of the host."""
-    return _read(Path("/proc/sys/kernel/random/boot_id")).decode().strip()
 
 
 # Not by `open`, which may go through a cache.

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from stoker import own
-from stoker.live import process
+from stoker.host import process
 from stoker.live.record import SIZE, Facts, Read, Record, Seen, facts_bytes, read_facts, read_record
 
 _SWEEP_EVERY_S = 60.0

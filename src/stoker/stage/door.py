@@ -24,11 +24,11 @@ from typing import Any
 
 from stoker import own
 from stoker.errors import ConfigError, ResourceError
-from stoker.live import process
+from stoker.host import process
 from stoker.memory import nameless_file
 from stoker.stage.room import Room
 from stoker.stage.slots import Slots
-from stoker.stage.staging import LENGTH, Address, Staging, own_process
+from stoker.stage.staging import LENGTH, Address, Staging
 from stoker.stage.state import LAYOUT
 from stoker.stage.table import SIZE, Table, close_lock, inside, locked, open_lock
 from stoker.units import format_bytes
@@ -220,7 +220,7 @@ def _is_locked(path: Path) -> bool:
 
 def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = False) -> tuple[Address, int]:
     table = Table(stream / "table", Slots.of)
-    own = own_process()
+    here = process.own()
     opened: list[Callable[[], None]] = []
     try:
         descriptor = nameless_file() if opens else _open_memory(table)
@@ -232,14 +232,14 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
         with table.change() as slots:
             # The other ranks of a job have groups of their own: only by counting do all read the same epoch.
             counts = about.get("world", 1) > 1
-            number = slots.join(own, label, descriptor, time.monotonic(), counts=counts)
+            number = slots.join(here, label, descriptor, time.monotonic(), counts=counts)
     except BaseException:
         for close in opened:
             close()
         raise
     finally:
         table.close()
-    return Address(str(stream), number, own[0], descriptor), presence
+    return Address(str(stream), number, here[0], descriptor), presence
 
 
 def _open_memory(table: Table) -> int:

@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterable
 
 from stoker import own
-from stoker.live import groups, process
+from stoker.host import process
+from stoker.live import groups
 from stoker.live.record import Seen
 from stoker.stage.door import NAME, home
 from stoker.stage.records import READY, Member, Place

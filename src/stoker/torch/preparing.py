@@ -24,6 +24,7 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 
 from stoker.errors import ConfigError
+from stoker.host.process import end_with_parent
 from stoker.memory import Bytes
 from stoker.meter import Counts
 from stoker.prep.batch import NoLayout, build, lay_out, pack, unpack
@@ -35,7 +36,7 @@ from stoker.torch.caching import Caching
 from stoker.torch.leaves import HereCollate, TensorLeaves, collated, leaf_over, leaves_in, plain_reducers
 from stoker.torch.progress import Batch, Route, listed
 from stoker.torch.seeding import Positions, generators_restored
-from stoker.torch.worker import end_with_parent, leave_inherited
+from stoker.torch.worker import leave_inherited
 from stoker.torch.worker_info import shown
 
 _TAIL = 8

@@ -18,7 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.live import process
+from stoker.host import process
 from stoker.live.folder import publish
 from stoker.live.record import Facts, Record
 from stoker.meter import now
@@ -29,12 +29,12 @@ _numbers = itertools.count()
 
 def publish_loader(loader: Any) -> Record | None:
     """A record for a loader in this process, or None where nobody shall see it, or could."""
-    own = process.find(os.getpid())
-    if own is None:
+    pid, started = process.own()
+    if not started:
         return None
     facts = Facts(
-        pid=os.getpid(),
-        started=own.started,
+        pid=pid,
+        started=started,
         namespace=process.namespace(),
         rank=_rank(),
         number=next(_numbers),

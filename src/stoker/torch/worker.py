@@ -5,10 +5,7 @@ leaves as a `Plain`, a message of some hundred bytes about a slot; unpickling it
 """
 
 import gc
-import multiprocessing
 import os
-import select
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +15,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
+from stoker.host.process import end_with_parent
 from stoker.meter import Counts, now
 from stoker.prep.batch import Layout, NoLayout, Piece, build, lay_out, pack, unpack
 from stoker.stage.area import Area
@@ -191,30 +189,3 @@ class Share:
     def __init__(self, slot: tuple[int, int, int], layout: Layout) -> None:
         self.slot = slot
         self.layout = layout
-
-
-def end_with_parent(last: Callable[[], None] | None = None) -> bool:
-    """End this process as soon as the training process is gone, however it went; `last` is done before.
-
-    False where the kernel cannot tell.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is None or parent.pid is None:
-        return False
-    try:
-        descriptor = os.pidfd_open(parent.pid)
-    except ProcessLookupError:
-        os._exit(1)
-    except OSError:
-        return False
-
-    def watch() -> None:
-        gone = select.poll()
-        gone.register(descriptor, select.POLLIN)
-        gone.poll()
-        if last is not None:
-            last()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="stoker-parent-watch", daemon=True).start()
-    return True

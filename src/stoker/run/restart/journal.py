@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint.disk import Disk
-from stoker.live import process
+from stoker.host import process
 
 _FOLDER = "passing"
 _JOURNAL = "journal"
@@ -33,8 +33,7 @@ class Journal:
     """Notes what is about to be changed. Paths are absolute."""
 
     def __init__(self, directory: Path) -> None:
-        here = process.find(os.getpid())
-        self.folder = directory / _FOLDER / f"{os.getpid()}-{here.started if here else 0}"
+        self.folder = directory / _FOLDER / "{}-{}".format(*process.own())
         self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         os.chmod(self.folder.parent, 0o700)
         self._noted: set[str] = set()
@@ -103,8 +102,7 @@ def recover(directory: Path) -> tuple[int, list[str]]:
     with _alone_in(directory / _FOLDER):
         for folder in sorted((directory / _FOLDER).glob("*-*")):
             pid, _, started = folder.name.partition("-")
-            owner = process.find(int(pid))
-            if owner is None or owner.is_dead or str(owner.started) != started:
+            if not process.is_alive(int(pid), int(started)):
                 files += len(list(_entries(folder)))
                 words += _put_back(folder, {})
     with contextlib.suppress(OSError):
