@@ -30,7 +30,8 @@ from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreDamagedError,
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
 from stoker.host import process
-from stoker.memory import file_system, headroom_bytes
+from stoker.host.headroom import headroom_bytes
+from stoker.host.mounts import file_system
 from stoker.units import format_bytes
 
 _LOOK_AGAIN_S = 5.0

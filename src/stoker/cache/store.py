@@ -25,7 +25,8 @@ from stoker.cache import pages
 from stoker.cache.claims import Claims
 from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
-from stoker.memory import file_system, headroom_bytes
+from stoker.host.headroom import headroom_bytes
+from stoker.host.mounts import file_system
 from stoker.source.reading import Bytes
 
 lmdb: Any = None

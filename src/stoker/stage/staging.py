@@ -14,7 +14,8 @@ from typing import Any
 
 from stoker.errors import MemberLost, ResourceError
 from stoker.host import process
-from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory, headroom_bytes
+from stoker.host.headroom import headroom_bytes
+from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory
 from stoker.stage.area import Area
 from stoker.stage.records import NOWHERE, Batch, Draw, Place
 from stoker.stage.slots import WORK, Slots

@@ -2,7 +2,8 @@
 
 import torch
 
-from stoker.measure.host import Finding, usable_cores
+from stoker.host.cores import usable_cores
+from stoker.measure.findings import Finding
 from stoker.memory import Memory
 
 

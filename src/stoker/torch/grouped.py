@@ -19,7 +19,7 @@ import torch.utils.data.dataloader as torch_dataloader
 from torch.utils.data._utils import pin_memory
 
 from stoker.errors import ConfigError
-from stoker.measure.host import usable_cores
+from stoker.host.cores import usable_cores
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
 from stoker.stage.door import check_name, no_room
