@@ -29,7 +29,7 @@ from stoker.cache import store
 from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreDamagedError, StoreFullError, StoreStats
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
-from stoker.host import process
+from stoker.host import forks, process
 from stoker.host.headroom import headroom_bytes
 from stoker.host.mounts import file_system
 from stoker.units import format_bytes
@@ -93,7 +93,7 @@ def _after_fork_in_child() -> None:
             os.close(member.descriptor)
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.HOLDINGS, after_in_child=_after_fork_in_child)
 
 
 class Budget:

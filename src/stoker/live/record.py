@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stoker.host import forks
+
 SIZE = 2048
 _MAGIC = b"stoker 2"
 _FACTS = struct.Struct("<8sqqQqqdq16s256s128s64s32s")
@@ -211,7 +213,7 @@ def _forget_all() -> None:
         record.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+forks.register(forks.Stage.HOLDINGS, after_in_child=_forget_all)
 
 
 def facts_bytes(facts: Facts) -> bytes:

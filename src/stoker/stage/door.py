@@ -24,7 +24,7 @@ from typing import Any
 
 from stoker import own
 from stoker.errors import ConfigError, ResourceError
-from stoker.host import process
+from stoker.host import forks, process
 from stoker.memory import nameless_file
 from stoker.stage.room import Room
 from stoker.stage.slots import Slots
@@ -52,7 +52,7 @@ def _after_fork_in_child() -> None:
     _entered.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 def check_name(name: object) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import ConfigError, ResourceError
+from stoker.host import forks
 from stoker.memory import Mapping
 
 _MAGIC = b"stoker group 2\n"
@@ -188,7 +189,7 @@ def _after_fork_in_child() -> None:
         os.close(_open.pop())
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 @contextlib.contextmanager

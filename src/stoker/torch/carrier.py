@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.utils.data.dataloader as torch_dataloader
 
+from stoker.host import forks
 from stoker.live.record import Record
 from stoker.meter import Meter, now
 from stoker.torch.caching import Caching
@@ -153,7 +154,7 @@ def _after_fork_in_child() -> None:
         iterator._obtain = _refuse  # type: ignore[method-assign]
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.ITERATORS, after_in_child=_after_fork_in_child)
 
 
 class WorkersIter(_Watched, torch_dataloader._MultiProcessingDataLoaderIter):

@@ -6,7 +6,6 @@ torch's collation asks it, too, to find out whether a batch has to travel to ano
 """
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from typing import Any
 
 from torch.utils.data._utils import collate as torch_collate
 from torch.utils.data._utils import worker as torch_worker
+
+from stoker.host import forks
 
 _own = threading.local()
 _lock = threading.Lock()
@@ -77,4 +78,4 @@ def _in_child() -> None:
     torch_worker.get_worker_info.__code__ = _torchs_code
 
 
-os.register_at_fork(after_in_child=_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_in_child)
