@@ -18,7 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.host import process
+from stoker.host import process, ranks
 from stoker.live.folder import publish
 from stoker.live.record import Facts, Record
 from stoker.meter import now
@@ -36,7 +36,7 @@ def publish_loader(loader: Any) -> Record | None:
         pid=pid,
         started=started,
         namespace=process.namespace(),
-        rank=_rank(),
+        rank=ranks.rank(),
         number=next(_numbers),
         made_at=now(),
         kind=loader.workers,
@@ -48,11 +48,6 @@ def publish_loader(loader: Any) -> Record | None:
     if record is not None:
         record.length(_length(loader))
     return record
-
-
-def _rank() -> int | None:
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 10 else None
 
 
 def _seat(loader: Any) -> dict[str, Any]:
