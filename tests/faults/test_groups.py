@@ -20,10 +20,11 @@ from torch.utils.data import Dataset
 
 import stoker
 from stoker.host import process
+from stoker.host.locks import holder_of
 from stoker.stage import door as groups
 from stoker.stage.records import READY
 from stoker.stage.slots import Slots
-from stoker.stage.table import Table, holder_of
+from stoker.stage.table import Table
 
 SAMPLES, BATCH = 60, 4
 STEPS = SAMPLES // BATCH

@@ -222,7 +222,7 @@ def test_a_wait_is_seen_with_the_worker_that_is_late(place: Path, monkeypatch: p
 
 def test_turned_off(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_TOP", "0")
-    monkeypatch.setattr("stoker.own._TMPFS", place.parent.parent)
+    monkeypatch.setattr("stoker.host.folders._TMPFS", place.parent.parent)
     assert len(list(stoker.DataLoader(Numbers(8), batch_size=4))) == 2
     assert not list(place.parent.parent.iterdir())
 

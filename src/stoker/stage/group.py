@@ -10,12 +10,12 @@ from typing import Any
 
 from stoker.errors import MemberLost
 from stoker.host import forks
+from stoker.host.locks import close_lock, when_outside
 from stoker.live.groups import ASLEEP, ROOM
 from stoker.stage.door import Differences, enter, leave
 from stoker.stage.records import Batch, Draw, Member, Place, Reason
 from stoker.stage.slots import BATCHES, Slots
 from stoker.stage.staging import LOOK_S, Staging
-from stoker.stage.table import close_lock, when_outside
 
 HELPS_AFTER_S = 1.0
 """So long a member without workers waits for those of others to begin with what it needs."""
