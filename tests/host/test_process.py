@@ -12,7 +12,7 @@ HANG_S = 120
 
 PARENT = """
 import multiprocessing, os, time
-from stoker.host.process import end_with_parent
+from stoker.host.parent import end_with_parent
 
 def child(line):
     line.send((os.getpid(), end_with_parent()))

@@ -1,14 +1,10 @@
-"""Who lives: what the kernel says of a process, and the end of one when its parent ends.
+"""Who lives: what the kernel says of a process.
 
 A process is its pid and the time at which it was started: the kernel gives a pid again. A zombie is dead. A pid means
 something in its own namespace only, and a time since boot only until the next boot. No timeout decides who is dead.
 """
 
-import multiprocessing
 import os
-import select
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -102,30 +98,3 @@ def own() -> tuple[int, int]:
 def boot() -> str:
     """Another one after each start of the host."""
     return _read("/proc/sys/kernel/random/boot_id").strip()
-
-
-def end_with_parent(last: Callable[[], None] | None = None) -> bool:
-    """End this process as soon as its parent is gone, however it went; `last` is done before.
-
-    False where the kernel cannot tell.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is None or parent.pid is None:
-        return False
-    try:
-        descriptor = os.pidfd_open(parent.pid)
-    except ProcessLookupError:
-        os._exit(1)
-    except OSError:
-        return False
-
-    def watch() -> None:
-        gone = select.poll()
-        gone.register(descriptor, select.POLLIN)
-        gone.poll()
-        if last is not None:
-            last()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="stoker-parent-watch", daemon=True).start()
-    return True

@@ -24,7 +24,7 @@ from torch.utils.data._utils import signal_handling
 from torch.utils.data._utils import worker as torch_worker
 
 from stoker.errors import ConfigError
-from stoker.host.process import end_with_parent
+from stoker.host.parent import end_with_parent
 from stoker.memory import Bytes
 from stoker.meter import Counts
 from stoker.prep.batch import NoLayout, build, lay_out, pack, unpack

@@ -15,7 +15,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils import pin_memory
 from torch.utils.data._utils import worker as torch_worker
 
-from stoker.host.process import end_with_parent
+from stoker.host.parent import end_with_parent
 from stoker.meter import Counts, now
 from stoker.prep.batch import Layout, NoLayout, Piece, build, lay_out, pack, unpack
 from stoker.stage.area import Area
