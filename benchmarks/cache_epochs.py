@@ -35,7 +35,7 @@ import torch.utils.data
 import harness
 import stoker
 from stoker.cache.store import RESERVE_BYTES
-from stoker.memory import file_system
+from stoker.host.mounts import file_system
 
 FILES = 8192
 SHARE = 0.65

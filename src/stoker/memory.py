@@ -3,11 +3,10 @@
 A `Memory` is one descriptor of a file that has no name (`memfd_create`). It is made far longer than it will ever be
 filled: only touched pages cost memory, so everything that needs room has an offset of its own from the start and
 nothing is ever moved. Each process maps the ranges that it uses as `Mapping`s. No file system bounds it (most containers
-give /dev/shm 64 MB), and nothing is left behind by a crash. For the same reason nothing but `headroom_bytes` stands
+give /dev/shm 64 MB), and nothing is left behind by a crash. For the same reason nothing but `host.headroom` stands
 between its growth and the kernel's OOM killer: ask before new pages are touched.
 """
 
-import contextlib
 import ctypes
 import errno
 import mmap
@@ -15,7 +14,6 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing.reduction import DupFd
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,48 +185,6 @@ class Mapping:
             error = _last_error("could not move a batch that is kept across a fork")
             _libc.munmap(copy, length)
             raise error
-
-
-def headroom_bytes() -> int:
-    """How much more memory this process may touch: what the host has, within the limit of every cgroup above."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return min([*available, *_cgroup_headrooms()], default=1 << 62)
-
-
-def _cgroup_headrooms() -> list[int]:
-    """What each memory cgroup of this process leaves, version 1 or 2; caches that the kernel can drop count as free."""
-    found = []
-    own = Path("/proc/self/cgroup")
-    for line in own.read_text().splitlines() if own.exists() else []:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            root, names = Path("/sys/fs/cgroup"), ("memory.max", "memory.current", "inactive_file", "active_file")
-        elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory")
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
-        else:
-            continue
-        group = root / path.lstrip("/")
-        # In a container the path may be the host's: then only the mount itself is there to see.
-        for folder in [group, *group.parents]:
-            if folder.is_relative_to(root):
-                with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
-                    limit, used = (int((folder / name).read_text()) for name in names[:2])
-                    stat = dict(row.split() for row in (folder / "memory.stat").read_text().splitlines())
-                    found.append(limit - used + sum(int(stat.get(name, 0)) for name in names[2:]))
-    return found
-
-
-def file_system(path: Path) -> str:
-    """The kind of file system that a path is on."""
-    best, kind = "", "unknown"
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mounted, fs, *_ = line.split()
-        mounted = mounted.replace("\\040", " ")
-        if len(mounted) >= len(best) and path.absolute().is_relative_to(mounted):
-            best, kind = mounted, fs
-    return kind
 
 
 def _last_error(what: str) -> OSError:

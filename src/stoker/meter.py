@@ -3,7 +3,6 @@
 A few additions per batch, in the training process only; what workers measure arrives with their batches.
 """
 
-import os
 import threading
 import time
 import warnings
@@ -11,6 +10,8 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from stoker.host import forks
 
 now = time.monotonic
 """Seconds on a clock that all processes of a host share."""
@@ -109,8 +110,7 @@ def _after_fork_in_child() -> None:
         tally._lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):  # there are systems that do not fork
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 class Meter:

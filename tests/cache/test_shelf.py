@@ -220,7 +220,7 @@ def test_names_that_are_no_text(shelf_dir: Path) -> None:
 def test_what_another_start_of_the_host_left_is_not_used(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = Shelf(shelf_dir)
     folder = shelf.join("data", 1000).folder
-    monkeypatch.setattr("stoker.cache.shelf._boot", lambda: "another")
+    monkeypatch.setattr("stoker.host.process.boot", lambda: "another")
     assert not any(found.folder == folder and not found.is_private for found in shelf.caches())
     shelf.join("other", 1000)
     assert not folder.exists()
@@ -232,7 +232,7 @@ def test_nor_by_a_job_that_asks_for_the_same(shelf_dir: Path, monkeypatch: pytes
     with store.visiting(before.folder) as opened:
         opened.put([(b"k" * 16, b"payload")], 1000)
     before.close()
-    monkeypatch.setattr("stoker.cache.shelf._boot", lambda: "another")
+    monkeypatch.setattr("stoker.host.process.boot", lambda: "another")
     with store.visiting(shelf.join("data", 1000).folder) as opened:
         assert opened.get(b"k" * 16) is None
 

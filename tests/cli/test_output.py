@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stoker import signs
-from stoker.live.table import spark
 from stoker.profile import Profile
 from stoker.report.text import text_report
+from stoker.report.top import spark
 
 STOKER = [sys.executable, "-m", "stoker"]
 PROFILE = Path(__file__).parents[2] / "docs" / "examples" / "resnet18-h200.json"

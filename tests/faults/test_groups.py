@@ -19,11 +19,12 @@ from tests.tries import HANG_S, fastest
 from torch.utils.data import Dataset
 
 import stoker
-from stoker.live import process
+from stoker.host import process
+from stoker.host.locks import holder_of
 from stoker.stage import door as groups
 from stoker.stage.records import READY
 from stoker.stage.slots import Slots
-from stoker.stage.table import Table, holder_of
+from stoker.stage.table import Table
 
 SAMPLES, BATCH = 60, 4
 STEPS = SAMPLES // BATCH

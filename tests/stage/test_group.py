@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tests.tries import HANG_S
 
-from stoker.live import process
+from stoker.host import process
 from stoker.memory import PAGE
 from stoker.stage import door as groups
 from stoker.stage import group

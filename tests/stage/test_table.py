@@ -1,5 +1,6 @@
 """A table that processes share: transactions, sudden deaths, and waiting."""
 
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -15,8 +16,10 @@ import pytest
 from tests.tries import HANG_S, fastest, seconds, until
 
 from stoker.errors import ConfigError
+from stoker.host import locks
+from stoker.host.locks import when_outside
 from stoker.stage import table as tables
-from stoker.stage.table import Table, when_outside
+from stoker.stage.table import Table
 
 _fork = multiprocessing.get_context("fork")
 PAIRS = 200
@@ -194,7 +197,7 @@ def hold(path: Path, has: Any) -> None:
 
 
 def test_a_stopped_holder_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_TELL_AFTER_S", 0.05)
+    monkeypatch.setattr(locks, "_TELL_AFTER_S", 0.05)
     has = _fork.Event()
     holder = _fork.Process(target=hold, args=(path, has))
     holder.start()
@@ -240,14 +243,14 @@ def test_a_forked_child_keeps_no_lock(path: Path) -> None:
 
 def test_an_interrupt_that_comes_with_the_lock_frees_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(path, Numbers)
-    real = tables.fcntl.flock
+    real = fcntl.flock
 
     def flock(descriptor: int, operation: int) -> None:
         real(descriptor, operation)
-        if operation & tables.fcntl.LOCK_EX:
+        if operation & fcntl.LOCK_EX:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(tables.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(KeyboardInterrupt), table.change():
         pass
     monkeypatch.undo()

@@ -18,6 +18,7 @@ from stoker.cache.claims import Claims
 from stoker.cache.sealed import ItemDamagedError
 from stoker.cache.shelf import Budget, Membership, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError, StoreStats
+from stoker.host import forks
 from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
 
@@ -316,7 +317,7 @@ def _after_fork_in_child() -> None:
         cache._opened = None
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 def read_plainly(request: Request, count: int, tally: Tally) -> list[Bytes]:

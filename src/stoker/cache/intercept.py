@@ -28,6 +28,7 @@ import numpy as np
 
 from stoker.cache.cached import Cache
 from stoker.cache.opened import CachedFile, CachedText, LongFile
+from stoker.host import forks
 from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range
 from stoker.source.reading import Bytes
 
@@ -214,7 +215,7 @@ def _in_child() -> None:
     _replacing = threading.Lock()  # another thread may have held it, and is not here to let go of it
 
 
-os.register_at_fork(after_in_child=_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_in_child)
 
 
 def _replace_all() -> None:

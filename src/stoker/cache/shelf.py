@@ -5,13 +5,12 @@
     FOLDER/DIGEST/claims         who reads what right now
     FOLDER/DIGEST/jobs/*         one file for each job that uses it, locked for as long as it lives; its budget is in it
 
-FOLDER is the user's home (see `own`), or in a place that the user names. All in it is its owner's alone. Whether a job
-lives is what the kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a whole,
-the one that was used longest ago first, when another needs the memory.
+FOLDER is the user's home (see `host.folders`), or in a place that the user names. All in it is its owner's alone. Whether a
+job lives is what the kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a
+whole, the one that was used longest ago first, when another needs the memory.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,16 +19,17 @@ import secrets
 import shutil
 import time
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker import own
 from stoker.cache import store
 from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreDamagedError, StoreFullError, StoreStats
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
-from stoker.memory import file_system, headroom_bytes
+from stoker.host import folders, process
+from stoker.host.headroom import headroom_bytes
+from stoker.host.locks import alone, close_lock
+from stoker.host.mounts import file_system
 from stoker.units import format_bytes
 
 _LOOK_AGAIN_S = 5.0
@@ -59,18 +59,8 @@ class Membership:
         self.folder = folder
         self.damage = damage
         """What was wrong with what was there before, if it was."""
-        jobs = folder / "jobs"
-        token = secrets.token_hex(8)
-        path, unseen = jobs / token, jobs / f".{token}"
-        self.descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-        os.write(self.descriptor, str(budget_bytes).encode())
-        unseen.rename(path)  # nobody sees it before it is locked
-        self.close = weakref.finalize(self, _leave, path, self.descriptor, os.getpid(), folder if is_private else None)
-        _members.add(self)
-
-
-_members: "weakref.WeakSet[Membership]" = weakref.WeakSet()
+        path, held = folders.add_entry(folder / "jobs", lambda entry: os.write(entry, str(budget_bytes).encode()))
+        self.close = weakref.finalize(self, _leave, path, held, os.getpid(), folder if is_private else None)
 
 
 def _leave(path: Path, descriptor: int, owner: int, private: Path | None) -> None:
@@ -79,19 +69,9 @@ def _leave(path: Path, descriptor: int, owner: int, private: Path | None) -> Non
         return
     with contextlib.suppress(OSError):
         path.unlink()
-    os.close(descriptor)
+    close_lock(descriptor)
     if private is not None:
         shutil.rmtree(private, ignore_errors=True)
-
-
-def _after_fork_in_child() -> None:
-    """A child is not the job: it must not hold the job's lock when that has gone."""
-    for member in list(_members):
-        if member.close.alive:
-            os.close(member.descriptor)
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Budget:
@@ -115,20 +95,9 @@ class Budget:
 def _live_budgets(jobs: Path) -> list[int]:
     """The budgets of jobs that live. Files of those that do not are swept."""
     budgets = []
-    for name in os.listdir(jobs):
-        if name.startswith("."):
-            continue
-        path = jobs / name
+    for _, descriptor in folders.entries(jobs):
         with contextlib.suppress(OSError, ValueError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                budgets.append(int(os.read(descriptor, 64)))
-            else:
-                path.unlink()
-            finally:
-                os.close(descriptor)
+            budgets.append(int(os.read(descriptor, 64)))
     return budgets
 
 
@@ -136,7 +105,7 @@ class Shelf:
     """All caches in one folder."""
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
-        self.folder = own.home() if directory is None else Path(directory).resolve() / f"stoker-{os.getuid()}"
+        self.folder = folders.home() if directory is None else Path(directory).resolve() / f"stoker-{os.getuid()}"
         self._is_home = directory is None
 
     def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> Membership:
@@ -145,7 +114,7 @@ class Shelf:
             name = f"{name} (of one job, {secrets.token_hex(4)})"
         CACHE.check()
         self._make()
-        with self._locked():
+        with alone(self.folder / "lock"):
             folder = self.folder / _digest(name)
             damage = self._distrust(folder)
             self._make_room(folder, budget_bytes)
@@ -153,7 +122,7 @@ class Shelf:
                 (folder / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
                 (folder / "claims").touch(0o600)
-                about = {"version": _VERSION, "name": name, "private": is_private, "boot": _boot()}
+                about = {"version": _VERSION, "name": name, "private": is_private, "boot": process.boot()}
                 _write(folder / "about.new", json.dumps(about).encode())
                 (folder / "about.new").rename(folder / "about.json")
             os.utime(folder / "about.json")
@@ -180,20 +149,10 @@ class Shelf:
 
     def _make(self) -> None:
         if self._is_home:
-            self.folder = own.make_home()
+            self.folder = folders.make_home()
         else:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            own.make(self.folder)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has it open, too
-            os.close(descriptor)
+            folders.make(self.folder)
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
         """Remove caches that nobody uses until the budget can be held; an error that says how much can be, if it cannot."""
@@ -223,7 +182,7 @@ class Shelf:
         if not self.folder.is_dir():
             return []
         self._make()
-        with self._locked():
+        with alone(self.folder / "lock"):
             self._sweep()
             caches = self._found()
             if looks_inside:
@@ -234,7 +193,7 @@ class Shelf:
         """Remove private caches of jobs that were killed."""
         if self.folder.is_dir():
             self._make()
-            with self._locked():
+            with alone(self.folder / "lock"):
                 self._sweep()
 
     def _sweep(self) -> None:
@@ -262,7 +221,7 @@ class Shelf:
 
     def remove(self, found: Found) -> None:
         """Remove one. Jobs that use it go on from storage."""
-        with self._locked():
+        with alone(self.folder / "lock"):
             self._remove(found)
 
     def _remove(self, found: Found) -> None:
@@ -311,7 +270,7 @@ def _about(folder: Path) -> tuple[str, bool]:
         document = json.loads(_read(folder / "about.json"))
         is_same = document["version"] == _VERSION
         # What was not synced before the host went down may be anything.
-        return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != _boot()
+        return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != process.boot()
     except (OSError, ValueError, KeyError, TypeError):  # half made, half removed, or of another version
         return folder.name, True
 
@@ -319,11 +278,6 @@ def _about(folder: Path) -> tuple[str, bool]:
 def _used_at(folder: Path) -> float:
     about = folder / "about.json"
     return (about if about.exists() else folder).lstat().st_mtime
-
-
-def _boot() -> str:
-    """Another one after each start of the host."""
-    return _read(Path("/proc/sys/kernel/random/boot_id")).decode().strip()
 
 
 # Not by `open`, which may go through a cache.

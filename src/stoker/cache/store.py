@@ -25,7 +25,9 @@ from stoker.cache import pages
 from stoker.cache.claims import Claims
 from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
-from stoker.memory import file_system, headroom_bytes
+from stoker.host import forks
+from stoker.host.headroom import headroom_bytes
+from stoker.host.mounts import file_system
 from stoker.source.reading import Bytes
 
 lmdb: Any = None
@@ -451,4 +453,9 @@ def _after_fork_in_child() -> None:
     _lock.release()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+forks.register(
+    forks.Stage.LOCKS,
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

@@ -26,7 +26,7 @@ from stoker.checkpoint.snapshot import Gathered, changed_by_optimizers_only, gat
 from stoker.checkpoint.stats import CheckpointStats
 from stoker.checkpoint.writer import Writer
 from stoker.errors import CheckpointError, ConfigError
-from stoker.live import process
+from stoker.host import process
 from stoker.memory import Mapping
 
 PREEMPTED = 75

@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from stoker.checkpoint.files import lay_out
 from stoker.checkpoint.snapshot import Gathered, Source
+from stoker.host import forks
 from stoker.internals.tensors import copy_all
 from stoker.memory import Mapping
 
@@ -324,4 +325,4 @@ def _before_fork() -> None:
         copier.join()
 
 
-os.register_at_fork(before=_before_fork)
+forks.register(forks.Stage.THREADS, before=_before_fork)

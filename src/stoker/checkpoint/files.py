@@ -24,6 +24,7 @@ from typing import Any
 
 from stoker.checkpoint.disk import Disk
 from stoker.errors import CheckpointError
+from stoker.host.headroom import headroom_bytes
 
 VERSION = 1
 ALIGNMENT = 64
@@ -244,8 +245,6 @@ class Directory:
 
 
 def _check_memory(length: int) -> None:
-    from stoker.memory import headroom_bytes  # not in the process that writes, which has no NumPy
-
     room = max(0, headroom_bytes())
     if length > room:
         raise CheckpointError(f"it has {length:,} bytes, and memory has room for {room:,}: free some memory")

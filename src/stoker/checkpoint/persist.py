@@ -11,7 +11,6 @@ whole. Whoever comes next waits for the lock, and knows whom it waits for.
 """
 
 import contextlib
-import fcntl
 import json
 import mmap
 import os
@@ -25,6 +24,7 @@ from typing import Any
 
 from stoker.checkpoint.files import Directory
 from stoker.errors import CheckpointError
+from stoker.host.locks import close_lock, open_lock, take
 
 LOCK = ".lock"
 _LOWEST_PRIORITY = 19
@@ -32,11 +32,9 @@ _LOWEST_PRIORITY = 19
 
 def take_lock(path: Path, owner: int) -> int | None:
     """Hold a directory for as long as this process lives. None if another process does."""
-    descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    descriptor = open_lock(path / LOCK, os.O_RDONLY | os.O_CREAT)
+    if not take(descriptor):
+        close_lock(descriptor)
         return None
     (path / LOCK).write_text(json.dumps({"writer": os.getpid(), "trainer": owner}))
     return descriptor

@@ -4,11 +4,13 @@ One process of each node writes. A group of its own (gloo, on the CPU) keeps the
 """
 
 import json
-import os
 from typing import Any, Protocol
 
 import torch
 import torch.distributed
+
+from stoker.host import ranks
+from stoker.internals.ranks import rank_and_world, words_apart
 
 
 class Ranks(Protocol):
@@ -60,13 +62,13 @@ class Several:
     node: int | None
 
     def __init__(self) -> None:
-        self.rank = torch.distributed.get_rank()
-        self.world = torch.distributed.get_world_size()
-        self.group = torch.distributed.new_group(backend="gloo")
+        self.rank, self.world = rank_and_world()
+        self.group = words_apart()
         self._flag = torch.zeros((), dtype=torch.uint8)
         self._under_way: Any = None
         # A node's ranks follow one another, and the first of them writes. Nodes need not be of one size.
-        local = self.exchange(int(os.environ.get("LOCAL_RANK", self.rank)))
+        own = ranks.local_rank()
+        local = self.exchange(self.rank if own is None else own)
         self.is_writer = local[self.rank] == 0
         self.node = local[: self.rank + 1].count(0) - 1 if local.count(0) > 1 else None
 
@@ -104,6 +106,5 @@ class Several:
 
 def ranks_here() -> Ranks:
     """The processes of this run."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        return Several()
-    return Alone()
+    _, world = rank_and_world()
+    return Several() if world > 1 else Alone()

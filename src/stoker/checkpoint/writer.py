@@ -11,7 +11,8 @@ from typing import Any
 
 from stoker.checkpoint.files import lay_out
 from stoker.errors import CheckpointError
-from stoker.memory import Mapping, Memory, headroom_bytes
+from stoker.host.headroom import headroom_bytes
+from stoker.memory import Mapping, Memory
 
 _LENGTH = 1 << 42
 _RESERVE_BYTES = 64 << 20

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.errors import CommandError
 from stoker.extras import EXTRAS, TORCH
-from stoker.measure.host import Finding, data_findings, findings
+from stoker.measure.findings import Finding, data_findings, findings
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -21,8 +21,8 @@ from stoker.live import folder
 from stoker.live.groups import Group, Key
 from stoker.live.record import Seen
 from stoker.live.row import Row
-from stoker.live.table import Style, clip, table
 from stoker.live.watch import Watch
+from stoker.report.top import Style, clip, table
 
 _EVERY_S = 1.0
 _LOOK_S = 0.5
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _live(watch: Watch) -> None:
-    from stoker.live.screen import Screen
+    from stoker.report.screen import Screen
 
     with Screen() as screen:
         for _ in screen.frames(_EVERY_S, time.monotonic):

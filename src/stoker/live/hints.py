@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from stoker.live import groups
+from stoker.live.doing import STOPPED
 from stoker.live.groups import Group, Member, Waits
-from stoker.live.process import STOPPED
 from stoker.live.row import Row
 
 _BOUND = 0.1

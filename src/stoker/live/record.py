@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from stoker.host import forks
+from stoker.host.locks import close_lock
+
 SIZE = 2048
 _MAGIC = b"stoker 2"
 _FACTS = struct.Struct("<8sqqQqqdq16s256s128s64s32s")
@@ -136,7 +139,7 @@ class Record:
     def __init__(self, path: Path, descriptor: int) -> None:
         """Take over a file, locked and filled; its lock is held until the record is closed."""
         mapping = mmap.mmap(descriptor, SIZE)  # which holds a duplicate of the descriptor, and so the lock
-        os.close(descriptor)
+        close_lock(descriptor)
         self.owner = os.getpid()
         self._number = 0
         self._unlink = weakref.finalize(self, _unlink, path, self.owner)
@@ -211,7 +214,7 @@ def _forget_all() -> None:
         record.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+forks.register(forks.Stage.HOLDINGS, after_in_child=_forget_all)
 
 
 def facts_bytes(facts: Facts) -> bytes:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from stoker.live import process
+from stoker.host import process
+from stoker.host.process import Process
+from stoker.live.doing import doing
 from stoker.live.groups import ROOM, Group, Key, Waits
 from stoker.live.hints import in_group, limit, stall
-from stoker.live.process import Process
 from stoker.live.record import Seen
 from stoker.live.row import Row
 
@@ -94,7 +95,7 @@ class _Doing:
         if pid not in self._now:
             self._now[pid] = self._at, process.find(pid, closely=True)
         since, before = self._before.get(pid, (self._at, None))
-        return process.doing(before, self._now[pid][1], self._at - since)
+        return doing(before, self._now[pid][1], self._at - since)
 
 
 def _busy(rows: Iterable[Row]) -> dict[Key, float]:

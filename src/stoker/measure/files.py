@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from stoker.memory import file_system
+from stoker.host.mounts import file_system
 
 _CACHESTAT = 451  # the same on every architecture, since Linux 6.5
 _PAGE = os.sysconf("SC_PAGE_SIZE")

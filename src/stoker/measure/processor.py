@@ -4,7 +4,7 @@ import contextlib
 import resource
 from pathlib import Path
 
-from stoker.live import process
+from stoker.host import process
 
 
 def own_cpu_s() -> float:

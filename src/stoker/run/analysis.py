@@ -19,6 +19,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from stoker.errors import StokerError
+from stoker.host import ranks
 from stoker.run.choice import Choice
 from stoker.run.measured import Measured
 from stoker.run.measuring import Measurement
@@ -45,8 +46,7 @@ class Analysis:
         if not os.path.exists(self._place):
             self._found.save(self._place)  # torch was imported: that much is known
         self._loaders: list[Any] = []
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        self._choice = Choice(settings["loader"] or self._found.loader or None, by_time=ranks == 1)
+        self._choice = Choice(settings["loader"] or self._found.loader or None, by_time=ranks.world() == 1)
         self._measurement: Measurement | None = None
         self._training: list[Any] = []
         """The training loader, and those that the script made later for the same."""

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
+from stoker.host.cores import usable_cores
+from stoker.host.headroom import headroom_bytes, memory_bytes
 from stoker.measure import files
 from stoker.measure.busy import Watch
-from stoker.measure.host import memory_bytes, usable_cores
 from stoker.measure.processor import own_cpu_s
 from stoker.measure.series import Series
-from stoker.memory import headroom_bytes
 from stoker.run.loop_clock import LoopClock, Phase
 from stoker.run.measured import Measured
 from stoker.run.preparing import Preparing, next_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stoker.errors import CommandError
-from stoker.measure.host import usable_cores
+from stoker.host.cores import usable_cores
 from stoker.measure.processor import wanted_s
 from stoker.measure.series import FEWEST, Series
 from stoker.run.loop_clock import CHUNK_S, GOOD

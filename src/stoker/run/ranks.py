@@ -3,15 +3,15 @@
 import torch
 import torch.distributed
 
+from stoker.internals.ranks import rank_and_world, words_apart
+
 
 class Ranks:
     """All ranks of the script's process group. Every rank must ask the same questions in the same order."""
 
     def __init__(self) -> None:
-        together = torch.distributed.is_available() and torch.distributed.is_initialized()
-        self.world = torch.distributed.get_world_size() if together else 1
-        self.rank = torch.distributed.get_rank() if together else 0
-        self._group = torch.distributed.new_group(backend="gloo") if self.world > 1 else None
+        self.rank, self.world = rank_and_world()
+        self._group = words_apart() if self.world > 1 else None
 
     def largest(self, value: float) -> float:
         """The largest of all ranks' values."""

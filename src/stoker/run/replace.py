@@ -10,6 +10,7 @@ from typing import Any
 import torch.utils.data
 import torch.utils.data.dataloader
 
+from stoker.host import ranks
 from stoker.internals import expected
 from stoker.meter import Meter
 from stoker.plan import Plan
@@ -90,7 +91,7 @@ def _end(owner: int, closing: list[Any]) -> None:
     if batches:
         waited_s = sum(meter.wait_s for meter in _meters)
         workers = max(meter.workers for meter in _meters)
-        rank = f" rank {os.environ['RANK']}:" if "RANK" in os.environ else ""
+        rank = "" if ranks.rank() is None else f" rank {ranks.rank()}:"
         looked = sum(meter.hits + meter.misses for meter in _meters)
         cached = f", {sum(meter.hits for meter in _meters) / looked:.0%} of reads from the cache" if looked else ""
         cached = cached.replace("%", " %") + "".join({f", in the group {m.group}" for m in _meters if m.group})

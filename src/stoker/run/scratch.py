@@ -8,13 +8,13 @@ there goes to UPPER, which the caller removes. All other places are the real one
 
 import ctypes
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from stoker.errors import CommandError
+from stoker.host.mounts import mounts
 
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _PRIVATE, _RECURSIVE = 1 << 18, 1 << 14
@@ -79,8 +79,8 @@ def _enter(upper: str, folders: Sequence[str]) -> None:
 def _mounted_below(folder: str) -> list[str]:
     """Folders below that are file systems of their own, outer ones first."""
     found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), line.split()[4])  # spaces and the like
+    for mount in mounts():
+        point = mount.point
         if point != folder and Path(point).is_relative_to(folder) and os.path.isdir(point) and point not in found:
             found.append(point)
     return sorted(found, key=lambda point: len(Path(point).parts))

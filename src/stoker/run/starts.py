@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.shelf import Shelf
-from stoker.live.process import find
+from stoker.host.process import find
 from stoker.measure.busy import descendants
 from stoker.run.measured import Measured
 from stoker.run.script import environment

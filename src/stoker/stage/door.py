@@ -1,6 +1,6 @@
 """A group on this host: where it is found, who comes, and who goes. One at a time.
 
-    HOME/groups/NAME/door            locked by whoever comes or goes; HOME: see `own`
+    HOME/groups/NAME/door            locked by whoever comes or goes; HOME: see `host.folders`
     HOME/groups/NAME/TOKEN/about     what its members have in common; each of them has a lock on it
     HOME/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
 
@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stoker import own
 from stoker.errors import ConfigError, ResourceError
-from stoker.live import process
+from stoker.host import folders, forks, process
+from stoker.host.locks import close_lock, inside, locked, open_lock, take
 from stoker.memory import nameless_file
 from stoker.stage.room import Room
 from stoker.stage.slots import Slots
-from stoker.stage.staging import LENGTH, Address, Staging, own_process
+from stoker.stage.staging import LENGTH, Address, Staging
 from stoker.stage.state import LAYOUT
-from stoker.stage.table import SIZE, Table, close_lock, inside, locked, open_lock
+from stoker.stage.table import SIZE, Table
 from stoker.units import format_bytes
 
 VERSION = f"1.{LAYOUT:08x}"
@@ -52,7 +52,7 @@ def _after_fork_in_child() -> None:
     _entered.clear()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 def check_name(name: object) -> str:
@@ -66,7 +66,7 @@ def check_name(name: object) -> str:
 
 def home() -> Path:
     """Where the groups of this user are."""
-    return own.home() / "groups"
+    return folders.home() / "groups"
 
 
 def enter(
@@ -75,7 +75,7 @@ def enter(
     """Join a group, or open it: where it is, what its members have in common, and a lock to close when it is left."""
     try:
         return _enter(name, about, differences, budget_bytes, cores, label)
-    except own.NotOwnError as error:
+    except folders.NotOwnError as error:
         raise ResourceError(f"no place for the group {name!r}: {error}") from None
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -85,7 +85,7 @@ def enter(
 
 def no_room(name: str) -> ResourceError:
     """There is no space for a group, and what to do."""
-    place = own.home().parent
+    place = folders.home().parent
     free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
     return ResourceError(
         f"no room for the group {name!r} in {place}: it needs {format_bytes(SIZE)} and a little more, and "
@@ -99,7 +99,7 @@ def _enter(
 ) -> tuple[Address, dict[str, Any], int]:
     sweep()
     about = {"version": VERSION, "namespace": process.namespace(), **about}
-    with _door(own.make_home() / "groups" / name) as folder:
+    with _door(folders.make_home() / "groups" / name) as folder:
         found: list[tuple[Path, dict[str, Any]]] = []
         for stream in sorted(folder.iterdir()):
             if stream.is_dir():
@@ -149,12 +149,11 @@ def _door(folder: Path, *, waits: bool = True) -> Iterator[Path]:
 
 
 def _doors(folder: Path, *, waits: bool) -> Iterator[Path]:
-    for one in (folder.parent.parent, folder.parent):
-        own.make(one)
+    folders.make(folder.parent.parent, folder.parent)
     path = folder / "door"
     while True:
         try:
-            own.make(folder)
+            folders.make(folder)
             descriptor = open_lock(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:
             continue  # the last member has just gone, and taken the folder along
@@ -210,17 +209,14 @@ def _is_locked(path: Path) -> bool:
     """Whether somebody is present, of whatever version and wherever."""
     descriptor = open_lock(path, os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not take(descriptor)
     finally:
         close_lock(descriptor)
-    return False
 
 
 def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = False) -> tuple[Address, int]:
     table = Table(stream / "table", Slots.of)
-    own = own_process()
+    here = process.own()
     opened: list[Callable[[], None]] = []
     try:
         descriptor = nameless_file() if opens else _open_memory(table)
@@ -232,14 +228,14 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
         with table.change() as slots:
             # The other ranks of a job have groups of their own: only by counting do all read the same epoch.
             counts = about.get("world", 1) > 1
-            number = slots.join(own, label, descriptor, time.monotonic(), counts=counts)
+            number = slots.join(here, label, descriptor, time.monotonic(), counts=counts)
     except BaseException:
         for close in opened:
             close()
         raise
     finally:
         table.close()
-    return Address(str(stream), number, own[0], descriptor), presence
+    return Address(str(stream), number, here[0], descriptor), presence
 
 
 def _open_memory(table: Table) -> int:

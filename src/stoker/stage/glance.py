@@ -4,13 +4,14 @@ import contextlib
 import os
 from collections.abc import Iterable
 
-from stoker import own
-from stoker.live import groups, process
+from stoker.host import folders, process
+from stoker.host.locks import holder_of
+from stoker.live import groups
 from stoker.live.record import Seen
 from stoker.stage.door import NAME, home
 from stoker.stage.records import READY, Member, Place
 from stoker.stage.state import State
-from stoker.stage.table import glance, holder_of
+from stoker.stage.table import glance
 
 
 def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.Group]:
@@ -22,8 +23,7 @@ def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.Group]:
         if facts.key not in found and NAME.fullmatch(facts.group) and NAME.fullmatch(facts.stream):
             with contextlib.suppress(OSError, ValueError, TypeError):  # it has just gone, or is of another version
                 folder = home() / facts.group
-                for one in (folder.parent.parent, folder.parent, folder):
-                    own.check(one)
+                folders.check(folder.parent.parent, folder.parent, folder)
                 table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     values, holder = glance(table), holder_of(table)

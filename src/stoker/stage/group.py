@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.errors import MemberLost
+from stoker.host import forks
+from stoker.host.locks import close_lock, when_outside
 from stoker.live.groups import ASLEEP, ROOM
 from stoker.stage.door import Differences, enter, leave
 from stoker.stage.records import Batch, Draw, Member, Place, Reason
 from stoker.stage.slots import BATCHES, Slots
 from stoker.stage.staging import LOOK_S, Staging
-from stoker.stage.table import close_lock, when_outside
 
 HELPS_AFTER_S = 1.0
 """So long a member without workers waits for those of others to begin with what it needs."""
@@ -249,7 +250,7 @@ def _after_fork_in_child() -> None:
             seat.staging.close()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.HOLDINGS, after_in_child=_after_fork_in_child)
 
 
 def _leave(staging: Staging, presence: int, owner: int) -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, Self
 
+from stoker.host import forks
 from stoker.memory import PAGE, Bytes, Mapping
 from stoker.stage.area import Area, Head, Lease, Place, lease_of
 
@@ -225,4 +226,4 @@ def _before_fork() -> None:
             inbox.make_private()
 
 
-os.register_at_fork(before=_before_fork)
+forks.register(forks.Stage.BATCHES, before=_before_fork)

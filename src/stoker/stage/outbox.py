@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from stoker.errors import ResourceError
-from stoker.memory import Bytes, Mapping, headroom_bytes
+from stoker.host.headroom import headroom_bytes
+from stoker.memory import Bytes, Mapping
 from stoker.stage.area import SMALLEST_SLOT, Area, Head, Lease, lease_of
 
 ALIGNMENT = 64

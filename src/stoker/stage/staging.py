@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import MemberLost, ResourceError
-from stoker.live import process
-from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory, headroom_bytes
+from stoker.host import process
+from stoker.host.headroom import headroom_bytes
+from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory
 from stoker.stage.area import Area
 from stoker.stage.records import NOWHERE, Batch, Draw, Place
 from stoker.stage.slots import WORK, Slots
@@ -40,12 +41,6 @@ class Address:
     descriptor: int
 
 
-def own_process() -> tuple[int, int]:
-    """This process, as others know it."""
-    found = process.find(os.getpid())
-    return os.getpid(), found.started if found is not None else 0
-
-
 def default_bytes() -> int:
     """How much memory a group may use for batches, if nobody says."""
     return max(1 << 20, min(_MOST_BYTES, headroom_bytes() // 4))
@@ -62,7 +57,7 @@ class Staging:
         if address.pid != os.getpid():
             descriptor = os.open(f"/proc/{address.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         self.memory = Memory(LENGTH, descriptor=descriptor)
-        self.process = own_process()
+        self.process = process.own()
         self.meanwhile: Callable[[], Callable[[float], object] | None] = lambda: None
         """A reference to what a reader does from time to time while it waits for room, told since when."""
         self._looked_at = 0.0

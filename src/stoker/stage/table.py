@@ -12,18 +12,16 @@ futex), and ends at once when somebody announces a change. Files and everything 
 
 import contextlib
 import ctypes
-import fcntl
 import marshal
 import os
 import platform
 import threading
-import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from stoker.errors import ConfigError, ResourceError
+from stoker.host.locks import close_lock, inside, locked, open_lock
 from stoker.memory import Mapping
 
 _MAGIC = b"stoker group 2\n"
@@ -33,7 +31,6 @@ SIZE = _HALVES_AT + 2 * _HALF_BYTES
 _FUTEX = {"x86_64": 202, "ppc64le": 221, "s390x": 238}.get(platform.machine(), 98)
 _WAIT, _WAKE = 0, 1
 _EVERYBODY = (1 << 31) - 1
-_TELL_AFTER_S = 10.0
 _GLANCES = 100
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -132,105 +129,6 @@ class Table:
                 descriptor, self._descriptor = self._descriptor, -1
                 if descriptor >= 0:
                     close_lock(descriptor)
-
-
-class _Here(threading.local):
-    """What a thread is at."""
-
-    def __init__(self) -> None:
-        self.depth = 0
-        self.later: list[Callable[[], None]] = []
-
-
-_here = _Here()
-
-
-@contextlib.contextmanager
-def inside() -> Iterator[None]:
-    """Within this, a thread holds locks or is about to: what comes with finalizers, at any line, waits for its end."""
-    _here.depth += 1
-    try:
-        yield
-    finally:
-        _here.depth -= 1
-        while _here.later and not _here.depth:
-            _here.later.pop(0)()
-
-
-def when_outside(act: Callable[[], None]) -> None:
-    """Do something that takes locks: now, or as soon as this very thread holds none."""
-    if _here.depth:
-        _here.later.append(act)
-    else:
-        act()
-
-
-_open: set[int] = set()
-"""Descriptors that locks are taken with. A forked child would share the lock, and keep it when its parent is killed."""
-
-
-def open_lock(path: Path, flags: int) -> int:
-    """Open a file to lock it."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    _open.add(descriptor)
-    return descriptor
-
-
-def close_lock(descriptor: int) -> None:
-    """Undo `open_lock`."""
-    _open.discard(descriptor)
-    os.close(descriptor)
-
-
-def _after_fork_in_child() -> None:
-    _here.__init__()  # type: ignore[misc]
-    while _open:
-        os.close(_open.pop())
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-@contextlib.contextmanager
-def locked(descriptor: int, path: Path, *, waits: bool = True) -> Iterator[None]:
-    """Hold the kernel's lock of a file. Whoever keeps it for long is named; or BlockingIOError is raised at once."""
-    try:
-        if waits:
-            _lock(descriptor, path)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # also when an interrupt comes with the lock
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    began = told = time.monotonic()
-    pause_s = 2e-5
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, 2e-3)
-            if time.monotonic() - told > _TELL_AFTER_S:
-                told = time.monotonic()
-                warnings.warn(
-                    f"waiting for {told - began:.0f} s for {path}, which is locked by {holder_of(descriptor)}. It is "
-                    "stopped, perhaps: end it, or let it go on.",
-                    stacklevel=5,
-                )
-
-
-def holder_of(descriptor: int) -> str:
-    """Who holds the lock of a file, in words."""
-    inode = os.fstat(descriptor).st_ino
-    for line in Path("/proc/locks").read_text().splitlines():
-        fields = line.split()
-        if "FLOCK" in fields and any(part.endswith(f":{inode}") for part in fields):
-            return f"process {fields[fields.index('WRITE') + 1]}" if "WRITE" in fields else "another process"
-    return "another process"
 
 
 def glance(table: int) -> list[Any] | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from stoker.host import forks
 from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator, pin_memory, profiler_enabled
 from stoker.live.record import Record
 from stoker.meter import Meter, now
@@ -167,7 +168,7 @@ def _after_fork_in_child() -> None:
         iterator._obtain = _refuse
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+forks.register(forks.Stage.ITERATORS, after_in_child=_after_fork_in_child)
 
 
 class WorkersIter(_Watched, WorkersIterator):

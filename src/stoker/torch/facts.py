@@ -2,8 +2,9 @@
 
 import torch
 
+from stoker.host.cores import usable_cores
 from stoker.internals import expected
-from stoker.measure.host import Finding, usable_cores
+from stoker.measure.findings import Finding
 from stoker.memory import Memory
 
 

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from stoker.errors import ConfigError
+from stoker.host.cores import usable_cores
+from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper
-from stoker.measure.host import usable_cores
 from stoker.memory import PrivateMemory
 from stoker.stage.area import Area
 from stoker.stage.context import interrupts_held
@@ -37,7 +38,7 @@ from stoker.torch.maker import Maker
 from stoker.torch.publishing import script_name
 from stoker.torch.serving import Duty, do, serve
 from stoker.torch.tabled import Orders, TableExchange, group_maker, portable, raise_portable, staged
-from stoker.torch.worker import are_forked, end_with_parent, leave_inherited
+from stoker.torch.worker import are_forked, leave_inherited
 from stoker.torch.worker_info import shown
 from stoker.units import parse_bytes
 

@@ -18,7 +18,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from stoker.live import process
+from stoker.host import process, ranks
 from stoker.live.folder import publish
 from stoker.live.record import Facts, Record
 from stoker.meter import now
@@ -29,14 +29,14 @@ _numbers = itertools.count()
 
 def publish_loader(loader: Any) -> Record | None:
     """A record for a loader in this process, or None where nobody shall see it, or could."""
-    own = process.find(os.getpid())
-    if own is None:
+    pid, started = process.own()
+    if not started:
         return None
     facts = Facts(
-        pid=os.getpid(),
-        started=own.started,
+        pid=pid,
+        started=started,
         namespace=process.namespace(),
-        rank=_rank(),
+        rank=ranks.rank(),
         number=next(_numbers),
         made_at=now(),
         kind=loader.workers,
@@ -48,11 +48,6 @@ def publish_loader(loader: Any) -> Record | None:
     if record is not None:
         record.length(_length(loader))
     return record
-
-
-def _rank() -> int | None:
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isascii() and rank.isdigit() and len(rank) < 10 else None
 
 
 def _seat(loader: Any) -> dict[str, Any]:

@@ -5,16 +5,14 @@ training process opens the slot.
 """
 
 import gc
-import multiprocessing
 import os
-import select
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.utils.data
 
+from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.meter import now
 from stoker.stage.area import Area
@@ -182,30 +180,3 @@ class Opener:
 
     def _pinned(self, batch: Any) -> Any:
         return pin_memory(batch) if self._pins else batch
-
-
-def end_with_parent(last: Callable[[], None] | None = None) -> bool:
-    """End this process as soon as the training process is gone, however it went; `last` is done before.
-
-    False where the kernel cannot tell.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is None or parent.pid is None:
-        return False
-    try:
-        descriptor = os.pidfd_open(parent.pid)
-    except ProcessLookupError:
-        os._exit(1)
-    except OSError:
-        return False
-
-    def watch() -> None:
-        gone = select.poll()
-        gone.register(descriptor, select.POLLIN)
-        gone.poll()
-        if last is not None:
-            last()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="stoker-parent-watch", daemon=True).start()
-    return True

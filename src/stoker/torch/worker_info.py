@@ -6,12 +6,12 @@ process: to it a thread is none.
 """
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+from stoker.host import forks
 from stoker.internals import worker_info
 from stoker.internals.names import collate_globals
 
@@ -66,4 +66,4 @@ def _in_child() -> None:
     worker_info.answer_as_torch()
 
 
-os.register_at_fork(after_in_child=_in_child)
+forks.register(forks.Stage.LOCKS, after_in_child=_in_child)

@@ -10,7 +10,6 @@ Putting back can be done again: it was not finished as long as there is a journa
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint.disk import Disk
-from stoker.live import process
+from stoker.host import locks, process
 
 _FOLDER = "passing"
 _JOURNAL = "journal"
@@ -33,8 +32,7 @@ class Journal:
     """Notes what is about to be changed. Paths are absolute."""
 
     def __init__(self, directory: Path) -> None:
-        here = process.find(os.getpid())
-        self.folder = directory / _FOLDER / f"{os.getpid()}-{here.started if here else 0}"
+        self.folder = directory / _FOLDER / "{}-{}".format(*process.own())
         self.folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         os.chmod(self.folder.parent, 0o700)
         self._noted: set[str] = set()
@@ -100,31 +98,17 @@ class Journal:
 def recover(directory: Path) -> tuple[int, list[str]]:
     """Put back what processes that are gone have left; of how many files, and what to tell."""
     files, words = 0, []
-    with _alone_in(directory / _FOLDER):
+    with contextlib.ExitStack() as alone:  # several ranks may be started at once
+        with contextlib.suppress(FileNotFoundError):
+            alone.enter_context(locks.alone(directory / _FOLDER, os.O_RDONLY | os.O_DIRECTORY))
         for folder in sorted((directory / _FOLDER).glob("*-*")):
             pid, _, started = folder.name.partition("-")
-            owner = process.find(int(pid))
-            if owner is None or owner.is_dead or str(owner.started) != started:
+            if not process.is_alive(int(pid), int(started)):
                 files += len(list(_entries(folder)))
                 words += _put_back(folder, {})
     with contextlib.suppress(OSError):
         (directory / _FOLDER).rmdir()
     return files, words
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Several ranks may be started at once."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _put_back(folder: Path, in_use: Mapping[File, Sequence[int]]) -> list[str]:

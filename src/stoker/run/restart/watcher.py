@@ -15,6 +15,7 @@ from typing import Any
 from stoker.checkpoint.checkpointer import Checkpointer
 from stoker.checkpoint.snapshot import generators, set_generators
 from stoker.errors import CheckpointError, StokerError
+from stoker.host import ranks
 from stoker.run.ending import has_failed, was_interrupted, watch_interrupts
 from stoker.run.restart.comeback import Comeback, Decision
 from stoker.run.restart.followed import Followed
@@ -249,7 +250,7 @@ class Watcher:
             if is_finished:
                 self._take_last(self._checkpointer)
             self._checkpointer.close()
-        is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # which has waited for the checkpoint under way
+        is_first = not ranks.local_rank()  # which has waited for the checkpoint under way
         if is_finished and is_first and (self._is_aside or self._checkpointer is not None):
             mark_finished(self._directory, self._command)
         return [] if self._is_aside else [f"stoker: {self._last_words()}"]

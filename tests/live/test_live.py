@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import re
 import signal
 import stat
 import subprocess
@@ -17,18 +16,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.datasets import Numbers
+from tests.live.rows import FACTS, FOR_BATCH, FOR_ROOM, LATE, group_row, seen_at
 
 import stoker
-from stoker.live import folder, process
+from stoker.host import process
+from stoker.live import folder
+from stoker.live.doing import doing
 from stoker.live.folder import loaders, publish
-from stoker.live.groups import Group, Member, Waits
+from stoker.live.groups import Waits
 from stoker.live.record import Facts, Record, Seen
-from stoker.live.table import Style, clip, table
-from stoker.live.watch import Row, Watch, measure
+from stoker.live.watch import Watch, measure
 from stoker.meter import Meter, Scalars
-from tests.datasets import Numbers
-
-FACTS = Facts(os.getpid(), 0, 1, 3, 0, 100.0, "processes", "train.py", "Pictures")
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def meter_of(number: int) -> Any:
 HAMMER = """
 import sys
 from stoker.live.folder import publish
-from tests.test_live import meter_of, own_facts
+from tests.live.test_live import meter_of, own_facts
 from types import SimpleNamespace
 record = publish(own_facts())
 print("ready", flush=True)
@@ -94,7 +93,7 @@ while True:
 
 
 def test_what_is_read_is_of_one_moment(place: Path) -> None:
-    writer = subprocess.Popen([sys.executable, "-c", HAMMER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    writer = subprocess.Popen([sys.executable, "-c", HAMMER], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     try:
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"ready\n"
@@ -223,7 +222,7 @@ def test_a_wait_is_seen_with_the_worker_that_is_late(place: Path, monkeypatch: p
 
 def test_turned_off(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_TOP", "0")
-    monkeypatch.setattr("stoker.own._TMPFS", place.parent.parent)
+    monkeypatch.setattr("stoker.host.folders._TMPFS", place.parent.parent)
     assert len(list(stoker.DataLoader(Numbers(8), batch_size=4))) == 2
     assert not list(place.parent.parent.iterdir())
 
@@ -289,7 +288,7 @@ def test_a_forked_child_publishes_for_itself_alone(place: Path) -> None:
 
 ORPHAN = """
 import ctypes, os
-from tests.test_live import own_facts, publish
+from tests.live.test_live import own_facts, publish
 record = publish(own_facts(pid=os.getpid()))
 libc = ctypes.CDLL(None)
 child = libc.fork()  # Python does not hear of it, so the child holds the lock
@@ -301,7 +300,7 @@ libc.pause()
 
 
 def test_the_dead_are_swept_though_a_child_holds_their_lock(place: Path) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     try:
@@ -353,13 +352,6 @@ def test_loaders_travel_without_their_record(place: Path) -> None:
 
 
 # ---- rates and words
-
-
-def seen_at(left_at: float, batches: int, **changes: Any) -> Seen:
-    base = Seen(
-        FACTS, batches, 8 * batches, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0, 2, 0, batches, left_at, False, left_at - 0.1, 0, 0
-    )
-    return replace(base, **changes)
 
 
 def test_a_rate_is_of_whole_steps() -> None:
@@ -435,38 +427,7 @@ def test_what_a_worker_is_doing(before: Any, after: Any, words: str) -> None:
     def one(values: Any) -> Any:
         return None if values is None else process.Process(values[0], 7, *values[1:])
 
-    assert process.doing(one(before), one(after), 1.0) == words
-
-
-def row_of(**changes: Any) -> Row:
-    seen = seen_at(200.0, 10, facts=replace(FACTS, **changes))
-    return measure(None, (200.1, seen))
-
-
-@pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 100, 130, 250])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    stalled = measure(None, (300.0, seen_at(200.0, 10, asked_at=200.1, late_pid=99)))
-    rows = [row_of(script="/a/" + "训练" * 20 + ".py"), row_of(script="t" * 200), stalled]
-    rows = [replace(row, history=tuple(map(float, range(60)))) for row in rows]
-    for line in [line for height in (None, 4) for line in table(rows, Style(width, height))]:
-        assert clip(line, width) == line
-
-
-def test_the_stalled_come_first_when_not_all_fit() -> None:
-    stalled = measure(None, (300.0, seen_at(200.0, 10, asked_at=200.1)))
-    lines = table([*[row_of(script=f"{number}.py") for number in range(9)], stalled], Style(120, 6))
-    assert len(lines) <= 6
-    assert any("waiting 100 s" in line for line in lines)
-    assert lines[-1].startswith("... and ")
-
-
-def test_text_from_outside_is_harmless() -> None:
-    text = "\n".join(table([row_of(script="a\n\x1b[2J\u202e'\".py", dataset="D\rE")], Style(150)))
-    assert "\x1b" not in text
-    assert "\r" not in text
-    assert "\u202e" not in text
-    assert text.count("\n") == 1
-    assert "a\\n\\x1b[2J\\u202e'\".py D\\rE" in text
+    assert doing(one(before), one(after), 1.0) == words
 
 
 # ---- groups
@@ -533,21 +494,6 @@ def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
         table.close()
 
 
-def group_row(*others: Member, name: str = "search-7", **own: Any) -> Row:
-    """A loader that has waited for `waiting_s`, and is the first of its group."""
-    waiting_s, changes = own.pop("waiting_s", 0.0), own.pop("seen", {})
-    base = Member(0, os.getpid(), "train.py", (7,), 1, 9, 0, True, False, (), None)
-    group = Group(name, "ab12", (replace(base, **own), *others), 1234, 5, 6, 0, 1_500_000, 0, 2_000_000_000, 0)
-    facts = replace(FACTS, group=name, stream="ab12", member=0)
-    asked_at = 300.0 - waiting_s if waiting_s else 199.0
-    seen = seen_at(299.9 - waiting_s, 1000, facts=facts, asked_at=asked_at, **changes)
-    return Watch(lambda: {"a": seen}, lambda: 300.0, lambda _: {facts.key: group}).rows()[0]
-
-
-LATE = Member(1, 1 << 22, "late\x1b.py", (8,), 1, 2, 7, True, False, (), None)
-FOR_ROOM, FOR_BATCH = Waits("room", 1, 1 << 22), Waits("prepared", 1, 8)
-
-
 @pytest.mark.parametrize(
     ("late", "own", "hint"),
     [
@@ -604,21 +550,6 @@ def test_hints_in_a_group(late: dict[str, Any], own: dict[str, Any], hint: str) 
     row = group_row(replace(LATE, **late), **own)
     assert row.hint.startswith(hint.format(f"late\x1b.py (pid {1 << 22})"))
     assert hint or not row.hint
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 120, 250])
-def test_groups_fit_the_terminal(width: int) -> None:
-    rows = [group_row(LATE, waiting_s=5.0, waits=FOR_ROOM, name=name) for name in ("search-7", "n" * 64)]
-    for height in (None, 5, 12):
-        lines = table(rows, Style(width, height))
-        assert all(clip(line, width) == line for line in lines)
-        assert height is None or len(lines) <= height
-        assert "\x1b" not in "".join(lines)
-    if width >= 80:
-        text = "\n".join(table(rows[:1], Style(width)))
-        assert re.search(r"GROUP +MEMBERS +WORKERS +PREPARED +REPEATED +TAKEN OVER +STAGING\n", text)
-        assert re.search(r"\nsearch-7 +2 +2 +1,234 +5 +6 +1.5M/2G\n", text)
-        assert "last is late\\x1b.py (pid 4194304), 7 batches behind" in text
 
 
 # ---- numbers for loggers
@@ -731,7 +662,7 @@ def test_what_it_costs(place: Path) -> None:
 def test_the_code_in_the_documentation_runs(place: Path) -> None:
     import lightning.pytorch as pl
 
-    text = (Path(__file__).parents[1] / "docs" / "top.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "top.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
     assert len(blocks) == 3
     writer = Writer()

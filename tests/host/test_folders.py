@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import stoker
-from stoker import own
 from stoker.cache.cached import Cache
 from stoker.cache.shelf import Shelf
 from stoker.errors import ResourceError
+from stoker.host import folders
 from stoker.live import folder as live
 from stoker.stage import door
 
@@ -29,8 +29,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     (tmp_path / "shm").chmod(0o1777)
     (tmp_path / "run" / "0").mkdir(parents=True)
     (tmp_path / "run" / "0").chmod(0o700)
-    monkeypatch.setattr(own, "_TMPFS", tmp_path / "shm")
-    monkeypatch.setattr(own, "_RUNTIME", tmp_path / "run")
+    monkeypatch.setattr(folders, "_TMPFS", tmp_path / "shm")
+    monkeypatch.setattr(folders, "_RUNTIME", tmp_path / "run")
     return tmp_path / "shm" / "stoker-0", tmp_path / "run" / "0" / "stoker"
 
 
@@ -82,7 +82,7 @@ def test_all_go_to_the_other_place_and_make_nothing_through_a_link(places: tuple
     cache.close()
     # Whatever becomes of the first place, those that come later find those that are there.
     first.unlink() if how != "folder" else first.rmdir()
-    assert own.home() == own.make_home() == other
+    assert folders.home() == folders.make_home() == other
     assert [found.name for found in Shelf().caches()] == ["data"]
 
 
@@ -92,8 +92,8 @@ def test_where_there_is_no_other_place_it_is_refused_and_the_owner_named(places:
     elsewhere = take(first, how)
     other.parent.rmdir()
     said = f"{first} belongs to the user nobody.*there is no {other.parent}"
-    with pytest.raises(own.NotOwnError, match=said):
-        own.make_home()
+    with pytest.raises(folders.NotOwnError, match=said):
+        folders.make_home()
     with pytest.raises(ResourceError, match=f"no place for the group 'test-own': {said}"):
         stoker.DataLoader(Numbers(), 2, group="test-own")
     cache = Cache("data", 1000)
@@ -112,9 +112,9 @@ def test_where_there_is_no_other_place_it_is_refused_and_the_owner_named(places:
 _COMMANDS = """
 import sys
 from pathlib import Path
-from stoker import own
+from stoker.host import folders
 from stoker.cli import main
-own._TMPFS, own._RUNTIME = map(Path, sys.argv[1:])
+folders._TMPFS, folders._RUNTIME = map(Path, sys.argv[1:])
 codes = [main(words) for words in (["cache", "ls"], ["cache", "clear"], ["top", "--once"], ["metrics"])]
 sys.exit(codes != [1, 1, 1, 1])
 """
@@ -131,14 +131,14 @@ def test_somebody_comes_first_while_it_is_made(places: tuple[Path, Path], monkey
         real(path, *options, **named)
 
     monkeypatch.setattr(os, "mkdir", late)
-    assert own.make_home() == other
+    assert folders.make_home() == other
 
 
 def test_a_folder_of_ours_that_is_open_to_others(places: tuple[Path, Path]) -> None:
     first, other = places
     first.mkdir()
     first.chmod(0o750)
-    assert own.make_home() == other
+    assert folders.make_home() == other
     assert door.home() == other / "groups"
 
 

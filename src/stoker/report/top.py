@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stoker.live.doing import STOPPED
 from stoker.live.groups import Group
 from stoker.live.hints import behind
-from stoker.live.process import STOPPED
 from stoker.live.row import Row
 
 NOBODY = "no loaders: they are shown once iterated, in scripts that run under `stoker run` or use stoker.DataLoader"

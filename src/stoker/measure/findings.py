@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.errors import ResourceError
-from stoker.memory import Memory, file_system, headroom_bytes
+from stoker.host.cores import usable_cores
+from stoker.host.headroom import headroom_bytes
+from stoker.host.mounts import file_system
+from stoker.memory import Memory
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -42,25 +45,6 @@ def _system() -> Finding:
     fact = f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
     advice = "" if platform.system() == "Linux" else "Stoker works on Linux; here its DataLoader behaves as torch's own."
     return Finding("system", fact, advice)
-
-
-def usable_cores() -> float:
-    """Cores that this process may use: those it is bound to, within the quota of its cgroup."""
-    bound = float(len(os.sched_getaffinity(0)))
-    return min([bound, *_quotas()])
-
-
-def _quotas() -> Iterator[float]:
-    unified, legacy = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu")
-    try:
-        if unified.exists():
-            quota, period = unified.read_text().split()
-        else:
-            quota, period = ((legacy / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
-    except OSError:
-        return
-    if quota not in ("max", "-1"):
-        yield int(quota) / int(period)
 
 
 def _cores() -> Finding:
@@ -123,11 +107,6 @@ def data_findings(folder: Path) -> Iterator[Finding]:
 
 _FILES_READ = 64
 _SLOW_FILE_S = 0.005
-
-
-def memory_bytes() -> int:
-    """What the host has in all."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _memory() -> Finding:

@@ -1,0 +1,146 @@
+"""Folders of one user alone, and files in them that live as long as those who made them.
+
+Everything that processes of a user find by name lies in one folder, caches, groups and records alike:
+
+    /dev/shm/stoker-UID        or, where another user has taken that name, /run/user/UID/stoker
+
+Anybody may make a folder, a file or a link in /dev/shm, under any name. So a folder is opened before it is used, without
+following a link, and what is open is looked at: it must be a folder, this user's, and closed to others. Nothing is made
+in one that is not. Once the other place is there, all processes of the user go there, whatever becomes of the first.
+
+An entry is a file that its maker holds locked, and that nobody sees before it is. One whose lock is free is nobody's, and
+is swept by whoever looks next.
+"""
+
+import contextlib
+import fcntl
+import os
+import pwd
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stoker.host.locks import close_lock, open_lock, take
+
+_TMPFS = Path("/dev/shm")
+_RUNTIME = Path("/run/user")
+_HALF_MADE_S = 60.0
+"""A file that is not locked yet belongs to somebody who is just making it, unless it is older than this."""
+
+
+class NotOwnError(PermissionError):
+    """A folder is another user's, or open to others; the message says whose it is and what to do."""
+
+
+def home() -> Path:
+    """The folder of this user, whether it is there or not. Raises NotOwnError where there can be none."""
+    first, other = _TMPFS / f"stoker-{os.getuid()}", _RUNTIME / str(os.getuid()) / "stoker"
+    with contextlib.suppress(OSError):
+        check(other)
+        return other
+    try:
+        check(first)
+    except FileNotFoundError:
+        return first
+    except NotOwnError as error:
+        try:
+            check(other.parent)
+        except OSError:
+            raise NotOwnError(f"{error}, and there is no {other.parent} to use instead") from None
+        return other
+    return first
+
+
+def make_home() -> Path:
+    """The folder of this user, made if need be. Raises OSError where there can be none."""
+    while True:
+        folder = home()
+        try:
+            make(folder)
+            return folder
+        except NotOwnError:
+            if home() == folder:  # or else somebody has taken its place just now
+                raise
+
+
+def make(*folders: Path) -> None:
+    """Make folders of this user alone, or make sure that they are, one after the other. What is above is there. Raises
+    NotOwnError."""
+    for folder in folders:
+        with _above(folder) as parent:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder.name, 0o700, dir_fd=parent)
+            _check(folder, parent)
+
+
+def check(*folders: Path) -> None:
+    """Raise NotOwnError unless folders are this user's alone, FileNotFoundError if one is not there."""
+    for folder in folders:
+        with _above(folder) as parent:
+            _check(folder, parent)
+
+
+@contextlib.contextmanager
+def _above(folder: Path) -> Iterator[int]:
+    parent = os.open(folder.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield parent
+    finally:
+        os.close(parent)
+
+
+def _check(folder: Path, parent: int) -> None:
+    descriptor = os.open(folder.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if found.st_uid != os.getuid():
+        raise NotOwnError(f"{folder} belongs to {_name(found.st_uid)}, who or root can remove it")
+    if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
+        raise NotOwnError(f"{folder} is not a folder of this user alone: remove it, or what is in it may not be ours")
+
+
+def _name(user: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(user).pw_name}"
+    except KeyError:
+        return f"the user {user}"
+
+
+def add_entry(folder: Path, fill: Callable[[int], object]) -> tuple[Path, int]:
+    """A new file, filled, and locked until its descriptor is closed by `close_lock` or this process ends."""
+    token = secrets.token_hex(8)
+    path, unseen = folder / token, folder / f".{token}"
+    descriptor = open_lock(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # one who looks may hold it for a moment
+        fill(descriptor)
+        unseen.rename(path)  # nobody sees it before it is locked
+    except BaseException:
+        close_lock(descriptor)
+        for left in (unseen, path):
+            left.unlink(missing_ok=True)
+        raise
+    return path, descriptor
+
+
+def entries(folder: Path) -> Iterator[tuple[Path, int]]:
+    """The entries whose makers live, each open for reading until the next is asked for. The others are removed."""
+    for name in sorted(os.listdir(folder)):
+        path, is_seen = folder / name, not name.startswith(".")
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # it has just gone
+        try:
+            if not take(descriptor, fcntl.LOCK_SH):
+                if is_seen:
+                    yield path, descriptor
+            elif is_seen or time.time() - os.fstat(descriptor).st_mtime > _HALF_MADE_S:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+        finally:
+            os.close(descriptor)

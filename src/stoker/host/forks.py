@@ -1,0 +1,61 @@
+"""What happens at a fork, in one order, whichever modules were imported first.
+
+    THREADS    before           a thread of ours that is at work finishes: it would not exist in the child
+    BATCHES    before           memory that a child would share is made private
+    LOCKS      before           locks are taken, so that the fork finds nobody within
+                     -- fork --
+    LOCKS      after            they are let go of, or made anew: their holders are not in the child
+    HOLDINGS   after            the child lets go of what is its parent's: locks of files, records, seats
+    ITERATORS  after            what user code holds of the parent's refuses in the child
+
+Hooks of one stage do not depend on each other; they come by the names of their modules. One that fails keeps nobody else
+from its turn, and Python reports it as it reports all errors in hooks.
+"""
+
+import enum
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+Hook = Callable[[], None]
+
+
+class Stage(enum.IntEnum):
+    """When a hook has its turn; see above."""
+
+    THREADS = 0
+    BATCHES = 1
+    LOCKS = 2
+    HOLDINGS = 3
+    ITERATORS = 4
+
+
+_before: list[tuple[Stage, Hook]] = []
+_in_parent: list[tuple[Stage, Hook]] = []
+_in_child: list[tuple[Stage, Hook]] = []
+
+
+def register(
+    stage: Stage, *, before: Hook | None = None, after_in_parent: Hook | None = None, after_in_child: Hook | None = None
+) -> None:
+    """Have something done at every fork of this process. Where there are no forks, never."""
+    for hooks, hook in ((_before, before), (_in_parent, after_in_parent), (_in_child, after_in_child)):
+        if hook is not None:
+            hooks.append((stage, hook))  # at once, as several threads may import
+
+
+def _run(hooks: list[tuple[Stage, Hook]]) -> None:
+    with ExitStack() as turns:  # which lets all have their turn, the last one in first
+        for _, hook in sorted(hooks, key=_place, reverse=True):
+            turns.callback(hook)
+
+
+def _place(registered: tuple[Stage, Hook]) -> tuple[Stage, str]:
+    stage, hook = registered
+    return stage, hook.__module__
+
+
+if hasattr(os, "register_at_fork"):  # there are systems that do not fork
+    os.register_at_fork(
+        before=lambda: _run(_before), after_in_parent=lambda: _run(_in_parent), after_in_child=lambda: _run(_in_child)
+    )

@@ -1,0 +1,34 @@
+"""A child ends with its parent, however that ends: the kernel says when, and nobody looks from time to time."""
+
+import multiprocessing
+import os
+import select
+import threading
+from collections.abc import Callable
+
+
+def end_with_parent(last: Callable[[], None] | None = None) -> bool:
+    """End this process as soon as its parent is gone, however it went; `last` is done before.
+
+    False where the kernel cannot tell.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None or parent.pid is None:
+        return False
+    try:
+        descriptor = os.pidfd_open(parent.pid)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:
+        return False
+
+    def watch() -> None:
+        gone = select.poll()
+        gone.register(descriptor, select.POLLIN)
+        gone.poll()
+        if last is not None:
+            last()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="stoker-parent-watch", daemon=True).start()
+    return True
