@@ -26,7 +26,7 @@ from stoker.errors import ConfigError
 
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
 
-_KEYS: dict[str, dict[str, tuple[str, type]]] = {
+SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "loader": {"workers": ("workers", str), "num_workers": ("num_workers", int), "prefetch": ("prefetch_factor", int)},
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
     "share": {"group": ("group", str)},
@@ -60,14 +60,13 @@ class Plan:
             raise ConfigError(f"the plan {path} has no `version = 1`, the only one that is known")
         values: dict[str, Any] = {}
         for section, content in document.items():
-            if section not in _KEYS or not isinstance(content, dict):
-                raise ConfigError(f"the plan {path} has an unknown section [{section}]: there are {', '.join(_KEYS)}")
+            if section not in SECTIONS or not isinstance(content, dict):
+                raise ConfigError(f"the plan {path} has an unknown section [{section}]: there are {', '.join(SECTIONS)}")
             for key, value in content.items():
-                if key not in _KEYS[section]:
-                    raise ConfigError(
-                        f"the plan {path} has an unknown key {key!r} in [{section}]: there are {', '.join(_KEYS[section])}"
-                    )
-                name, kind = _KEYS[section][key]
+                if key not in SECTIONS[section]:
+                    known = ", ".join(SECTIONS[section])
+                    raise ConfigError(f"the plan {path} has an unknown key {key!r} in [{section}]: there are {known}")
+                name, kind = SECTIONS[section][key]
                 if isinstance(value, bool) or not isinstance(value, (kind, int) if kind is float else kind):
                     raise ConfigError(f"the plan {path}: {key} in [{section}] must be a {kind.__name__}, not {value!r}")
                 values[name] = value

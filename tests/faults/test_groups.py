@@ -393,7 +393,7 @@ def test_the_memory_stays_within_its_budget(name: str, tmp_path: Path) -> None:
             assert len(sizes) == 50
             stats = loader.stats().group
             assert 0 < stats.staging_bytes <= stats.most_bytes <= budget
-            memory = loader._membership.seat.staging.memory.descriptor
+            memory = loader.here.member.seat.staging.memory.descriptor
             assert 0 < os.fstat(memory).st_blocks * 512 <= budget
         other.join(60)
         assert other.exitcode == 0

@@ -249,7 +249,7 @@ def test_a_folder_that_is_not_ours_alone_is_not_used(place: Path, how: str) -> N
     spoil(place, how)
     loader = stoker.DataLoader(Numbers(8), batch_size=4)
     assert len(list(loader)) == 2
-    assert loader._published is None
+    assert loader.here.record is None
     assert how == "a file" or not list(place.iterdir())
 
 

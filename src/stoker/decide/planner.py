@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.model import AT_LIMIT, Prediction, Share, hit_ratio
 from stoker.decide.whatif import WORTH, best_workers, cache_room, room_bytes, smallest_cache
-from stoker.plan import Plan
+from stoker.plan import SECTIONS, Plan
 from stoker.profile import Profile
 from stoker.units import format_bytes
 
@@ -26,11 +26,6 @@ _CHEAP = 0.25
 _LEAST_PREFETCH, _MOST_PREFETCH = 2, 8
 _WAIT = 0.005
 """Prefetch is so deep that chance alone makes the loop wait for less than this part of its time."""
-_PLACES = {
-    "loader": {"workers": "workers", "num_workers": "num_workers", "prefetch": "prefetch_factor"},
-    "cache": {"capacity_bytes": "cache_bytes", "policy": "cache_policy", "dir": "cache_dir"},
-    "checkpoint": {"overhead": "overhead"},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +153,8 @@ def _prefetch(profile: Profile, share: Share) -> tuple[int, str]:
 def render(plan: Plan, reasons: Mapping[str, str], head: str = "") -> str:
     """The plan as TOML, every reason beside its value."""
     lines = [*(f"# {line}" for line in head.splitlines()), "version = 1"]
-    for section, keys in _PLACES.items():
-        said = {key: (name, getattr(plan, name)) for key, name in keys.items() if getattr(plan, name) is not None}
+    for section, keys in SECTIONS.items():
+        said = {key: (name, getattr(plan, name)) for key, (name, _) in keys.items() if getattr(plan, name) is not None}
         if said:
             lines += ["", f"[{section}]"]
         for key, (name, value) in said.items():

@@ -25,7 +25,7 @@ from stoker.run.measured import Measured
 from stoker.run.measuring import Measurement
 from stoker.run.replay import Kept
 from stoker.run.subject import close_iterator, shuffles
-from stoker.torch.loader import DataLoader
+from stoker.torch.hooks import HOOKS
 from stoker.torch.progress import index_sampler
 
 _WITHOUT_LOADER = 50
@@ -60,7 +60,7 @@ class Analysis:
         """How often in succession a loader gave one batch beside one of the training loader."""
         self._companions: set[int] = set()
         self._saved_at = 0.0
-        DataLoader.wrap_iterator = self._watch
+        HOOKS.wrap_iterators(self._watch)
         register_optimizer_step_post_hook(self._on_update)
         self._backward = torch.autograd.backward
         torch.autograd.backward = self._go_back

@@ -97,7 +97,7 @@ class Measurement:
         found.workers, found.prefetch = subject.workers, max(1, subject.prefetch)
         found.threads = bool(subject.workers) and subject.loader.workers == "threads"
         found.world = self._ranks.world
-        found.fixed = sorted(subject.loader._given | (_OF_STREAMS if subject.is_stream else frozenset()))
+        found.fixed = sorted(subject.loader._options.given | (_OF_STREAMS if subject.is_stream else frozenset()))
         found.cores, found.memory_bytes, found.room_bytes = usable_cores(), memory_bytes(), max(0, headroom_bytes())
         if not subject.is_stream:
             self._batches = subject.batches(self._iterations + WARM_UP + 8 * max(1, subject.workers))

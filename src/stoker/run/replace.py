@@ -18,6 +18,7 @@ from stoker.run.ending import has_failed
 from stoker.run.inject import SETTINGS
 from stoker.run.measured import Measured
 from stoker.run.restart.words import refuse, say
+from stoker.torch.hooks import HOOKS
 from stoker.torch.loader import DataLoader
 
 _meters: list[Meter] = []
@@ -29,7 +30,7 @@ def replace(settings: dict[str, Any]) -> None:
         _leave_torchs(settings)
         return
     torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
-    DataLoader.default_plan = Plan.of_values(settings.get("plan", {}))
+    HOOKS.plan = Plan.of_values(settings.get("plan", {}))
     owner = os.getpid()
     closing = []
     if settings.get("analyze"):
@@ -37,14 +38,14 @@ def replace(settings: dict[str, Any]) -> None:
 
         Analysis(settings["analyze"])
         return
-    DataLoader.observers.append(_remember)
+    HOOKS.made.append(_remember)
     if settings.get("checkpoint") and _is_script(settings.get("command", [])):
         from stoker.run.restart.watcher import Watcher
 
         watcher = Watcher(
             settings["checkpoint"],
             every=settings.get("every"),
-            overhead=DataLoader.default_plan.overhead,
+            overhead=HOOKS.plan.overhead,
             command=settings.get("command", []),
             is_told=settings.get("is_told", False),
         )

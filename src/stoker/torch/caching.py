@@ -13,25 +13,9 @@ from stoker.cache.cached import Cache
 from stoker.cache.intercept import FileReads
 from stoker.cache.roots import roots_of
 from stoker.cache.steering import Steering
-from stoker.errors import ConfigError
 from stoker.meter import Counts, Meter, Tally
-from stoker.plan import CACHE_POLICIES
 from stoker.torch.dataset import expecting, of_stoker
 from stoker.torch.progress import Route
-from stoker.units import parse_bytes
-
-
-def check(loader: Any, dataset: Any) -> None:
-    """Refuse options that mean nothing."""
-    if loader.cache_policy not in CACHE_POLICIES:
-        raise ConfigError(f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, not {loader.cache_policy!r}")
-    if loader.cache is not None:
-        loader.cache = parse_bytes(loader.cache, "cache")
-    if loader.cache_policy != "keep-first" and (loader.seed is None or of_stoker(dataset) is not dataset):
-        raise ConfigError(
-            f"cache_policy={loader.cache_policy!r} needs seed=n and a stoker.Dataset: only then the order of all reads is "
-            "known where the policy decides. 'keep-first' works with any dataset."
-        )
 
 
 class Caching:
@@ -51,7 +35,7 @@ class Caching:
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self._steering: Steering | None = None
         # Of loaders that never said they wanted a cache, some have all in memory.
-        self._intercepts = ours is None and not loader._cache_is_planned
+        self._intercepts = ours is None and not loader._options.is_cache_planned
         self._expect = expecting(dataset)
         self._tally: Tally | None = None
         if self.reads is not None:

@@ -62,7 +62,7 @@ class _Watched:
     def _watch(self, loader: Any) -> None:
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
-        self._caching, self._record = loader.caching, loader._published
+        self._caching, self._record = loader.here.caching, loader.here.record
         self._meter.began_at = self._meter.began_at or self._began
         self._count()
 

@@ -21,12 +21,9 @@ from stoker.errors import ConfigError
 from stoker.host.cores import usable_cores
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper
-from stoker.memory import PrivateMemory
-from stoker.stage.area import Area
 from stoker.stage.context import interrupts_held
-from stoker.stage.door import check_name, leave, no_room
+from stoker.stage.door import leave, no_room
 from stoker.stage.group import GroupStats, Seat, Wait
-from stoker.stage.outbox import Outbox
 from stoker.stage.records import Batch as StagedBatch
 from stoker.stage.staging import Address, Staging, default_bytes
 from stoker.torch.caching import Caching
@@ -40,20 +37,8 @@ from stoker.torch.serving import Duty, do, serve
 from stoker.torch.tabled import Orders, TableExchange, group_maker, portable, raise_portable, staged
 from stoker.torch.worker import are_forked, leave_inherited
 from stoker.torch.worker_info import shown
-from stoker.units import parse_bytes
 
 _TELL_AFTER_S = 30.0
-
-
-def check(loader: Any, dataset: Any) -> None:
-    """Refuse options that mean nothing."""
-    check_name(loader.group)
-    if isinstance(dataset, torch.utils.data.IterableDataset):
-        raise ConfigError("group= needs a map-style dataset: a stream is not the same for every job")
-    if loader.group_bytes is not None:
-        loader.group_bytes = parse_bytes(loader.group_bytes, "group_bytes")
-    if loader.group_patience_s is not None and not loader.group_patience_s > 0:
-        raise ConfigError(f"group_patience_s must be a number of seconds above 0, not {loader.group_patience_s!r}")
 
 
 class Membership:
@@ -278,7 +263,7 @@ class GroupIter(MapIter):
             member.seat.rest()
 
     def _copy(self, seat: Seat, got: StagedBatch) -> Any:
-        room = _room_of(self._loader)
+        room = self._loader.here.copies
         if room.claim():
             _, own = room.room(got.used)
             room.abandon()
@@ -315,14 +300,6 @@ class GroupIter(MapIter):
                 "others go on without it is group_patience_s.",
                 stacklevel=2,
             )
-
-
-def _room_of(loader: Any) -> Outbox:
-    """Memory for this job's copies, which is used again when nobody looks at a batch any more."""
-    room: Outbox | None = loader.__dict__.get("_room")
-    if room is None:
-        room = loader.__dict__["_room"] = Outbox(Area(1, 2, memory=PrivateMemory()), 0)
-    return room
 
 
 def _seed_of(name: str) -> int:

@@ -4,7 +4,6 @@ import errno
 import multiprocessing
 import resource
 import warnings
-import weakref
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -16,7 +15,6 @@ import torch.utils.data
 
 from stoker.errors import ConfigError
 from stoker.internals.names import DatasetKind
-from stoker.stage.inbox import Inbox
 from stoker.torch.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
 from stoker.torch.course import Course, recognise
 from stoker.torch.leaves import HereCollate
@@ -59,9 +57,9 @@ def _make(loader: Any) -> Any:
     elif threads:
         iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader)))
     else:
-        iterator = (WorkersIter if streams else MapWorkersIter)(loader, Slots(loader, _spares(loader)))
+        iterator = (WorkersIter if streams else MapWorkersIter)(loader, Slots(loader, loader.here.spares))
     if loader.num_workers:
-        loader.__dict__.setdefault("_live", weakref.WeakSet()).add(iterator)
+        loader.here.iterators.add(iterator)
     return iterator
 
 
@@ -86,7 +84,7 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
 
 def _process_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
     context = loader.multiprocessing_context or torch.multiprocessing
-    slots = Slots(loader, _spares(loader))
+    slots = Slots(loader, loader.here.spares)
     return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator.pins)
 
 
@@ -120,12 +118,7 @@ def _collate_here(loader: Any) -> Any:
     """The user's `collate_fn`; torch's own collates into memory that is used again."""
     if loader.collate_fn is not torch.utils.data.default_collate:
         return loader.collate_fn
-    return loader.__dict__.setdefault("_collate_here", HereCollate())
-
-
-def _spares(loader: Any) -> list[Inbox]:
-    """Slots of earlier epochs."""
-    return loader.__dict__.setdefault("_spares", [])  # type: ignore[no-any-return]
+    return loader.here.collate
 
 
 def _check_threads(loader: Any) -> None:

@@ -6,26 +6,24 @@ The class adds nothing to what a loader means. It decides who makes the batches:
 
 import inspect
 import os
-import platform
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from multiprocessing.context import BaseContext
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch.utils.data
 
-from stoker.errors import ConfigError
 from stoker.internals import expected
-from stoker.meter import LoaderStats, Meter, Scalars
+from stoker.meter import LoaderStats, Meter
 from stoker.plan import Plan
+from stoker.torch.hooks import HOOKS
+from stoker.torch.options import Options, is_enabled, is_wanted
 from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 if TYPE_CHECKING:
     from stoker.internals.names import BaseIterator
-    from stoker.live.record import Record
     from stoker.torch.caching import Caching
-    from stoker.torch.grouped import Membership
+    from stoker.torch.here import Here
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -34,7 +32,6 @@ _POSITIONS = [
     for name, parameter in inspect.signature(torch.utils.data.DataLoader.__init__).parameters.items()
     if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and name != "self"
 ]
-_STAYS_HERE = ("_live", "_spares", "_collate_here", "_caching", "_record", "_scalars", "_member", "_room")
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
@@ -49,19 +46,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     workers at once.
     """
 
-    _given: frozenset[str]
+    _options: Options
     _told_about_threads = False
-    _cache_is_planned = False
     _draws = False
     """Whether a worker has seen the dataset draw from a default generator."""
-    _replays = False
-    """Whether a resumed epoch without a seed is prepared again from its start, so that augmentations are the same, too."""
-    default_plan: ClassVar[Plan] = Plan()
-    """For loaders that are given none: `stoker run` sets it."""
-    observers: ClassVar[list[Callable[[Any], None]]] = []
-    """Called with every loader that is made."""
-    wrap_iterator: ClassVar[Callable[[Any, Callable[[], Any]], Any] | None] = None
-    """Stands between `iter()` and a loader's own iterator, if set."""
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
         """Remember what was given explicitly: a plan does not overrule it."""
@@ -99,43 +87,26 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         group_patience_s: float | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
-        self.plan = plan
-        planned = self.default_plan if plan is None else plan if isinstance(plan, Plan) else Plan.load(plan)
-        if _is_wanted() and expected.difference() is not None:
-            expected.fall_back(_ours(seed, group, workers, cache))
-            planned = replace(planned, workers=None, cache_bytes=None, group=None)
-        # Both what was not given, and what is as if it were not: a subclass may have passed it on. A stream means something
-        # else with another number of workers.
-        streams = isinstance(dataset, torch.utils.data.IterableDataset)
-        if planned.workers is not None and "workers" not in self._given and workers == "processes" and not streams:
-            workers = planned.workers
-        if planned.num_workers is not None and "num_workers" not in self._given and num_workers == 0 and not streams:
-            num_workers = planned.num_workers
-        if planned.prefetch_factor is not None and "prefetch_factor" not in self._given and prefetch_factor is None:
-            prefetch_factor = planned.prefetch_factor if num_workers else None
-        if planned.cache_bytes is not None and "cache" not in self._given and cache is None:
-            self._cache_is_planned = True
-            cache, cache_dir = planned.cache_bytes, planned.cache_dir if cache_dir is None else cache_dir
-            if planned.cache_policy is not None and seed is not None and hasattr(dataset, "cache_name"):
-                cache_policy = planned.cache_policy
-        if workers not in ("processes", "threads"):
-            raise ConfigError(f"workers must be 'processes' or 'threads', not {workers!r}")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise ConfigError(f"seed must be a whole number or None, not {seed!r}")
-        self.cache, self.cache_policy, self.cache_dir = cache, cache_policy, cache_dir
-        if planned.group is not None and "group" not in self._given and group is None and not streams:
-            group = planned.group
-        self.workers = workers
-        self.seed = seed
-        self.group, self.group_bytes, self.group_patience_s = group, group_bytes, group_patience_s
-        if (cache is not None or cache_policy != "keep-first") and _is_enabled():
-            from stoker.torch.caching import check
-
-            check(self, dataset)
-        if group is not None and _is_enabled():
-            from stoker.torch.grouped import check as check_group
-
-            check_group(self, dataset)
+        asked = Options(
+            num_workers,
+            prefetch_factor,
+            workers,
+            seed,
+            cache,
+            cache_policy,
+            cache_dir,
+            group,
+            group_bytes,
+            group_patience_s,
+            plan,
+            given=self.__dict__.pop("_given", frozenset()),
+        )
+        options = self._options = asked.resolved(dataset, HOOKS.plan)
+        # Each has an attribute of its name: frameworks make loaders anew from them.
+        self.plan, self.workers, self.seed = plan, options.workers, options.seed
+        self.cache, self.cache_policy, self.cache_dir = options.cache, options.cache_policy, options.cache_dir
+        self.group, self.group_bytes = options.group, options.group_bytes
+        self.group_patience_s = options.group_patience_s
         self._meter = Meter()
         self._progress = Progress()
         self._skip_batches = 0
@@ -145,7 +116,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             shuffle,
             sampler,
             batch_sampler,
-            num_workers,
+            options.num_workers,
             collate_fn,
             pin_memory,
             drop_last,
@@ -153,35 +124,35 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             worker_init_fn,
             multiprocessing_context,
             generator,
-            prefetch_factor=prefetch_factor,
+            prefetch_factor=options.prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if self.cache is not None and _is_enabled():
-            _ = self.caching  # so that what cannot be held is refused here
-        if self.group is not None and _is_enabled():
-            _ = self._membership  # a job joins when its loader is made
-        for observe in self.observers:
-            observe(self)
+        if self.cache is not None and is_enabled():
+            _ = self.here.caching  # so that what cannot be held is refused here
+        if self.group is not None and is_enabled():
+            _ = self.here.member  # a job joins when its loader is made
+        for tell in HOOKS.made:
+            tell(self)
 
     def __iter__(self) -> "BaseIterator":
-        if self.wrap_iterator is not None:
-            return type(self).wrap_iterator(self, self._iterate)  # type: ignore[misc, no-any-return]
+        if HOOKS.wrap is not None:
+            return HOOKS.wrap(self, self._iterate)  # type: ignore[no-any-return]
         return self._iterate()
 
     def _iterate(self) -> "BaseIterator":
-        if self.group is not None and _is_enabled():
+        if self.group is not None and is_enabled():
             from stoker.torch.grouped import GroupIter
 
-            return GroupIter(self, self._membership)
-        if self._by_position or not _is_enabled():
+            return GroupIter(self, self.here.member)
+        if self._by_position or not is_enabled():
             return super().__iter__()
         itinerary = TorchItinerary(self)
         resumed = self._progress.resumes
         before = torch.get_rng_state() if resumed and itinerary.seeds_by_default else None
         self._progress.begin(itinerary)
-        seen, replays = self._progress.batches, self._replays and self.num_workers > 0
+        seen, replays = self._progress.batches, HOOKS.replays and self.num_workers > 0
         if isinstance(self.dataset, torch.utils.data.IterableDataset):
             replays = True
         self._skip_batches = 0 if replays else seen
@@ -199,41 +170,26 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return self.seed is not None and not isinstance(self.dataset, torch.utils.data.IterableDataset)
 
     def _get_iterator(self) -> "BaseIterator":
-        if not _is_enabled():
+        if not is_enabled():
             return super()._get_iterator()
         from stoker.torch.iterators import make_iterator  # not at the top: on other systems it cannot even be imported
 
         return make_iterator(self)  # type: ignore[no-any-return]
 
     @property
-    def _membership(self) -> "Membership":
-        """This loader's seat in its group, in this process."""
-        from stoker.torch.grouped import Membership
+    def here(self) -> "Here":
+        """What this loader has in this process, and in no other: iterators, memory, its cache, its seat in a group."""
+        from stoker.torch.here import Here
 
-        found = self.__dict__.get("_member")
-        if found is None or not found.seat.is_ours:
-            found = self.__dict__["_member"] = Membership(self)
+        found: Here | None = self.__dict__.get("_here")
+        if found is None:
+            found = self.__dict__["_here"] = Here(self)
         return found
 
     @property
     def caching(self) -> "Caching":
         """Where samples are fetched from, and what is known of it."""
-        from stoker.torch.caching import Caching
-
-        found = self.__dict__.get("_caching")
-        if found is None:
-            found = self.__dict__["_caching"] = Caching(self)
-        return found
-
-    @property
-    def _published(self) -> "Record | None":
-        """Where `stoker top` sees what this loader does in this process; None where nobody shall."""
-        from stoker.torch.publishing import publish_loader
-
-        found = self.__dict__.get("_record")
-        if "_record" not in self.__dict__ or (found is not None and found.owner != os.getpid()):
-            found = self.__dict__["_record"] = publish_loader(self)
-        return found
+        return self.here.caching
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next `iter()` is; otherwise it is the number of `iter()` calls before."""
@@ -247,11 +203,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state at the next `iter()`. One of another dataset, order or version is refused."""
-        if state.get("_num_yielded") and _is_wanted() and expected.difference() is not None:
+        if state.get("_num_yielded") and is_wanted() and expected.difference() is not None:
             expected.refuse("going on from the middle of an epoch", "or begin the epoch anew")
         self._progress.load(state, self._itinerary(), self.seed)
-        if self.group is not None and _is_enabled():
-            self._membership.seat.restore((state["epoch"], state["_num_yielded"]))
+        if self.group is not None and is_enabled():
+            self.here.member.seat.restore((state["epoch"], state["_num_yielded"]))
 
     def _itinerary(self) -> Itinerary:
         if self._by_position:
@@ -263,7 +219,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def stats(self) -> LoaderStats:
         """What this loader has done since it was made, over all its iterators."""
-        member = self.__dict__.get("_member")
+        here: Here | None = self.__dict__.get("_here")
+        member = None if here is None else here.member_so_far
         return self._meter.stats() if member is None else replace(self._meter.stats(), group=member.stats())
 
     def scalars(self, prefix: str = "") -> dict[str, float]:
@@ -272,29 +229,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         `writer.add_scalars("loader", loader.scalars(), step)` for TensorBoard, `run.log(loader.scalars("loader/"))` for
         Weights & Biases. The first call tells of all since the first `iter()`.
         """
-        found = self.__dict__.get("_scalars")
-        if found is None:
-            found = self.__dict__["_scalars"] = Scalars([self._meter])
-        return found.take(prefix)
+        return self.here.scalars.take(prefix)
 
     def close(self) -> None:
         """End all workers and give all memory back now. Batches that you hold stay valid; a new `iter()` starts anew."""
         self._iterator = None
-        member = self.__dict__.pop("_member", None)
-        if member is not None:
-            member.close()
-        self.__dict__.pop("_room", None)
-        for iterator in list(self.__dict__.get("_live", ())):
-            iterator.close()
-        self.__dict__.pop("_collate_here", None)
-        record = self.__dict__.pop("_record", None)
-        if record is not None:
-            record.close()
-        caching = self.__dict__.pop("_caching", None)
-        if caching is not None:
-            caching.close()
-        for inbox in self.__dict__.pop("_spares", ()):
-            inbox.close()
+        here: Here | None = self.__dict__.pop("_here", None)
+        if here is not None:
+            here.close()
 
     def __enter__(self) -> Self:
         return self
@@ -303,8 +245,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but iterators and memory, so that a loader can be pickled and copied at any time."""
-        return {name: value for name, value in self.__dict__.items() if name not in _STAYS_HERE}
+        """Everything but what it has in this process, so that a loader can be pickled and copied at any time."""
+        return {name: value for name, value in self.__dict__.items() if name != "_here"}
 
 
 def _go_on(iterator: Any, replayed: int) -> None:
@@ -318,22 +260,3 @@ def _go_on(iterator: Any, replayed: int) -> None:
     while iterator._skip:
         next(iterator._sampler_iter)
         iterator._skip -= 1
-
-
-def _ours(seed: object, group: object, workers: str, cache: object) -> list[str]:
-    """What a loader is asked for that torch's own cannot do."""
-    asked = {"seed=": seed is not None, "group=": group is not None, "cache=": cache is not None}
-    return [name for name, is_asked in (asked | {"workers='threads'": workers == "threads"}).items() if is_asked]
-
-
-def _is_enabled() -> bool:
-    return _is_wanted() and expected.difference() is None
-
-
-def _is_wanted() -> bool:
-    if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
-        return False
-    if platform.system() == "Linux":
-        return True
-    warnings.warn("stoker.DataLoader works on Linux; here it behaves as torch's own", stacklevel=5)
-    return False

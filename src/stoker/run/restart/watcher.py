@@ -28,7 +28,7 @@ from stoker.run.restart.record import PART, LoaderRecord, Position, loaders_of_v
 from stoker.run.restart.source import place_of
 from stoker.run.restart.updates import Updates
 from stoker.run.restart.words import refuse, say
-from stoker.torch.loader import DataLoader
+from stoker.torch.hooks import HOOKS
 
 
 class Watcher:
@@ -58,15 +58,15 @@ class Watcher:
         self._is_aside = False
         self._frameworks = Frameworks(self._directory, self._options, self._stand_aside)
         watch_interrupts()
-        DataLoader._replays = True
-        DataLoader.observers.append(self._made)
-        DataLoader.wrap_iterator = self._iterate
+        HOOKS.replays = True
+        HOOKS.made.append(self._made)
+        HOOKS.wrap_iterators(self._iterate)
 
     def _stand_aside(self) -> None:
         """A framework takes over."""
         self._is_aside = True
         self._comeback = None
-        DataLoader.wrap_iterator = None
+        HOOKS.unwrap_iterators(self._iterate)
 
     def _look(self, is_told: bool) -> Comeback | None:
         """Where a run before was, by its newest whole checkpoint."""
