@@ -264,6 +264,17 @@ def test_no_room(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_no_memory_for_a_record_leaves_nobody_behind(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("stoker.live.record.mmap.mmap", refuse)
+        assert publish(own_facts()) is None
+    assert loaders() == {}
+    assert list(place.iterdir()) == []
+
+
 def test_a_forked_child_publishes_for_itself_alone(place: Path) -> None:
     loader = stoker.DataLoader(Numbers(40), batch_size=4)
     iterator = iter(loader)

@@ -138,8 +138,10 @@ class Record:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         """Take over a file, locked and filled; its lock is held until the record is closed."""
-        mapping = mmap.mmap(descriptor, SIZE)  # which holds a duplicate of the descriptor, and so the lock
-        close_lock(descriptor)
+        try:
+            mapping = mmap.mmap(descriptor, SIZE)  # which holds a duplicate of the descriptor, and so the lock
+        finally:
+            close_lock(descriptor)
         self.owner = os.getpid()
         self._number = 0
         self._unlink = weakref.finalize(self, _unlink, path, self.owner)
