@@ -21,8 +21,7 @@ from stoker.live import process
 from stoker.live.record import SIZE, Facts, Read, Record, Seen, facts_bytes, read_facts, read_record
 
 _SWEEP_EVERY_S = 60.0
-_HALF_MADE_S = 60.0
-"""A file that is not locked yet belongs to somebody who is just making it, unless it is older than this."""
+_TRIES = 100
 _swept_at = -_SWEEP_EVERY_S
 
 
@@ -61,6 +60,14 @@ def publish(facts: Facts) -> Record | None:
 
 
 def _create(folder: Path, facts: Facts) -> Record:
+    """A record. Before it is locked it is one of the dead: if it is swept just then, it is made again."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            return _create_once(folder, facts)
+    raise FileNotFoundError(folder)
+
+
+def _create_once(folder: Path, facts: Facts) -> Record:
     token = secrets.token_hex(8)
     path, unseen = folder / token, folder / f".{token}"
     descriptor = os.open(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -97,12 +104,10 @@ def _living(folder: Path) -> Iterator[tuple[str, Facts, Read]]:
     for path in sorted(folder.iterdir()):
         with contextlib.suppress(OSError, ValueError), _opened(path) as descriptor:
             is_locked = _is_locked(descriptor)
-            if path.name.startswith("."):
-                if not is_locked and time.time() - os.fstat(descriptor).st_mtime > _HALF_MADE_S:
-                    path.unlink()
-                continue
             if not is_locked:
                 path.unlink()
+                continue
+            if path.name.startswith("."):  # it is just being made
                 continue
             read = partial(_read, descriptor)
             facts = read_facts(read)
