@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from stoker.cache.cached import Advice, Cache
 
 ITEMS, ROOM = 240, 4_000_000
 PAGE = 4096
+LEAF = 2
 
 
 class Mixed(Numbered):
@@ -88,6 +90,19 @@ def remove(folder: Path, rng: random.Random) -> None:
 def scribble(folder: Path, rng: random.Random) -> None:
     path = folder / rng.choice(["data.mdb", "lock.mdb", "claims", "about.json"])
     path.write_bytes(rng.randbytes(rng.choice([0, 10, 5000, 100_000])))
+
+
+def make_values_endless(folder: Path) -> None:
+    """Let all values that have pages of their own seem to go on far beyond the end of the file."""
+    with (folder / "data.mdb").open("r+b") as file:
+        for page in range(0, os.fstat(file.fileno()).st_size, PAGE):
+            flags, free = struct.unpack("<HH", os.pread(file.fileno(), 4, page + 10))
+            if flags != LEAF:
+                continue
+            for place in range(16, free, 2):
+                node = page + int.from_bytes(os.pread(file.fileno(), 2, page + place), "little")
+                if os.pread(file.fileno(), 1, node + 4) == b"\x01":
+                    os.pwrite(file.fileno(), (0x70000000).to_bytes(4, "little"), node)
 
 
 WAYS: list[Callable[[Path, random.Random], None]] = [truncate, flip, flip, zero, exchange, remove, scribble]

@@ -194,6 +194,18 @@ def test_a_file_replaced_between_epochs_by_one_of_its_size(
         assert path.read_bytes() == b"z" * 10240
 
 
+def test_a_file_of_a_time_to_come_is_kept(data: Path, reads: FileReads) -> None:
+    """The clock was put back after the data had come."""
+    path = data / "bytes.bin"
+    age(path, -3600)
+    with active(reads):
+        for _ in range(2):
+            assert len(path.read_bytes()) == 10240
+        assert reads.cache.tally.take()[:2] == (1, 1)
+        path.write_bytes(b"z" * 10240)
+        assert path.read_bytes() == b"z" * 10240
+
+
 def test_a_file_that_is_being_written_is_not_kept(data: Path, reads: FileReads) -> None:
     path = data / "bytes.bin"
     path.touch()

@@ -1,13 +1,10 @@
 import os
-import random
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cache.killed_writers import crowd, one_after_another
 from tests.cache.requests import fill
 
 from stoker.cache import store
@@ -154,48 +151,10 @@ def test_a_file_system_that_others_fill(small_tmpfs: Callable[[str], Path]) -> N
     cache.close()
 
 
-_WRITER = """
-import random, sys
-from pathlib import Path
-from stoker.cache.store import acquire
-cache, rng = acquire(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
-print("ready", flush=True)
-while True:
-    items = []
-    for _ in range(rng.randint(1, 8)):
-        number = rng.randrange(400)
-        items.append((number.to_bytes(16, "big"), number.to_bytes(4, "big") * rng.randint(1, 3000)))
-    cache.put(items, int(sys.argv[3]), evict=[rng.randrange(400).to_bytes(16, "big") for _ in range(rng.randint(0, 3))])
-"""
+def test_writers_killed_at_200_moments(folder: Path) -> None:
+    assert not one_after_another(folder, 200, 1)
 
 
-def test_writers_killed_at_100_moments(folder: Path) -> None:
-    budget, rng = 600_000, random.Random(1)
-    for batch in range(20):  # five at once, so that some are killed while others wait for the lock
-        writers = [
-            subprocess.Popen(
-                [sys.executable, "-c", _WRITER, str(folder), str(batch * 5 + number), str(budget)],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(5)
-        ]
-        for writer in writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n"
-        for writer in rng.sample(writers, len(writers)):
-            threading.Event().wait(rng.random() * 0.01)  # a moment of its work
-            writer.send_signal(signal.SIGKILL)
-        for writer in writers:
-            writer.communicate()
-        store.forget(folder)
-        total = 0
-        cache = acquire(folder)
-        for number in range(400):
-            payload = cache.get(number.to_bytes(16, "big"))
-            if payload is not None:
-                total += len(payload)
-                assert payload == number.to_bytes(4, "big") * (len(payload) // 4)
-        assert total == cache.stats().payload_bytes <= budget
-    assert total > budget / 2
-    assert cache.put([(KEY, b"x")], budget + 1) == 1
+def test_writers_killed_while_others_write(folder: Path) -> None:
+    for number in range(3):
+        assert not crowd(folder, 8, 100 * number)

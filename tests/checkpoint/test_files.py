@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import tempfile
+import time
 import warnings
 import zlib
 from collections.abc import Iterable
@@ -56,6 +57,16 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     save(directory, 12)
     assert newest_whole(directory) == 12
     assert oct(next(tmp_path.glob("*.data")).stat().st_mode)[-3:] == "600"
+
+
+def test_a_step_that_is_saved_again_after_the_clock_was_put_back(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    old = save(directory, 3)
+    tomorrow = time.time_ns() + 86_400_000_000_000
+    os.utime(tmp_path / f"{old}.json", ns=(tomorrow, tomorrow))
+    new = save(directory, 3)
+    newer = save(directory, 3)
+    assert directory.names() == [newer, new, old]
 
 
 def test_any_one_bit_flipped_is_noticed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What loaders publish of themselves: consistent, private, and gone with them."""
 
+import fcntl
 import gc
 import os
 import random
@@ -332,13 +333,32 @@ def test_the_next_start_sweeps(place: Path) -> None:
         one.chmod(0o700)
     (place / "0123").write_bytes(bytes(2048))
     (place / ".4567").write_bytes(b"")
-    os.utime(place / ".4567", (0, 0))
-    (place / ".89ab").write_bytes(b"")  # somebody is just making it
+    (place / ".89ab").write_bytes(b"")
+    with (place / ".89ab").open() as made:  # somebody is just making it
+        fcntl.flock(made, fcntl.LOCK_EX)
+        record = publish(own_facts())
+        assert record is not None
+        assert len(list(place.iterdir())) == 2
+        record.close()
+        assert [path.name for path in place.iterdir()] == [".89ab"]
+
+
+def test_one_that_is_swept_while_it_is_made_is_made_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the clock says meanwhile."""
+    lock, swept = fcntl.flock, []
+
+    def lock_late(file: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and not swept:
+            swept.append(loaders())
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    monkeypatch.setattr(time, "time", lambda: 1e11)
     record = publish(own_facts())
     assert record is not None
-    assert len(list(place.iterdir())) == 2
+    assert swept == [{}]
+    assert only().facts.pid == os.getpid()
     record.close()
-    assert [path.name for path in place.iterdir()] == [".89ab"]
 
 
 def test_a_pid_of_another_container_is_not_judged(place: Path) -> None:

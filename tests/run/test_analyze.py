@@ -108,8 +108,7 @@ def slow_disk(data: Path) -> Iterator[Callable[[], None]]:
             group.rmdir()
         pytest.skip(f"a disk cannot be limited here: {error}")
     yield lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
-    while (group / "cgroup.procs").read_text():  # the workers of a process that has ended
-        time.sleep(0.01)
+    until(lambda: not (group / "cgroup.procs").read_text())  # the workers of a process that has ended
     group.rmdir()
 
 

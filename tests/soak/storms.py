@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psutil
 from tests.cache.damaging import damaged_runs, filled
+from tests.cache.killed_writers import crowd, one_after_another
 from tests.checkpoint.killing import assert_identical, finish, kill_and_go_on, start
 from tests.soak.subject import EPOCHS, MODES, SAMPLES, make_files
 from tests.tries import HANG_S
 
-from stoker.cache import store
 from stoker.stage import door
 
 Counts = collections.Counter[str]
@@ -133,44 +133,14 @@ def in_groups(rng: random.Random, counts: Counts) -> None:
     counts["left"] += (door.home() / name).exists()
 
 
-_WRITER = """
-import random, sys
-from pathlib import Path
-from stoker.cache.store import acquire
-cache, rng = acquire(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
-print("ready", flush=True)
-while True:
-    items = []
-    for _ in range(rng.randint(1, 8)):
-        number = rng.randrange(400)
-        items.append((number.to_bytes(16, "big"), number.to_bytes(4, "big") * rng.randint(1, 3000)))
-    cache.put(items, 600_000, evict=[rng.randrange(400).to_bytes(16, "big") for _ in range(rng.randint(0, 3))])
-"""
-
-
 def cache_writers(rng: random.Random, counts: Counts) -> None:
-    """Eight processes that write to one store, killed one after another."""
-    with a_place() as folder:
-        words = [[sys.executable, "-c", _WRITER, str(folder), str(rng.randrange(1 << 30))] for _ in range(8)]
-        writers = [subprocess.Popen(each, stdout=subprocess.PIPE) for each in words]
-        for writer in writers:
-            assert writer.stdout is not None
-            writer.stdout.readline()
-        for writer in rng.sample(writers, len(writers)):
-            time.sleep(rng.random() * 0.02)
-            counts["events"] += 1
-            writer.kill()
-        for writer in writers:
-            writer.communicate()
-        counts["wrong"] += bool(store.damage(folder))
-        cache, total = store.acquire(folder), 0
-        for number in range(400):
-            payload = cache.get(number.to_bytes(16, "big"))
-            if payload is not None:
-                total += len(payload)
-                counts["wrong"] += payload != number.to_bytes(4, "big") * (len(payload) // 4)
-        counts["wrong"] += not total == cache.stats().payload_bytes <= 600_000
-        store.forget(folder)
+    """Processes that write to one store, killed one after another and several at once."""
+    for kill, kills in ((one_after_another, 25), (crowd, 8)):
+        with a_place() as folder:
+            counts["events"] += kills
+            wrong = kill(folder, kills, rng.randrange(1 << 30))
+            counts["wrong"] += len(wrong)
+            print(*wrong, sep="\n", end="", file=sys.stderr)
 
 
 def damage(rng: random.Random, counts: Counts) -> None:
@@ -240,12 +210,19 @@ STORMS = {
 }
 
 
+def _words(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} ({process.status()}): {' '.join(process.cmdline())}"
+    except psutil.Error:
+        return str(process)
+
+
 def left_behind() -> list[str]:
     """Processes and files that nobody needs any more. /dev/shm is this soak's alone; only the user's own folder stays."""
     deadline = time.monotonic() + 30
     while (children := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
         psutil.wait_procs(children, timeout=0.2)
-    found = [str(child) for child in children if "resource_tracker" not in " ".join(child.cmdline())]
+    found = [words for child in children if "resource_tracker" not in (words := _words(child))]
     own = f"stoker-{os.getuid()}"
     found += [name for name in os.listdir("/dev/shm") if name != own]
     return found + [f"{own}/groups/{path.name}" for path in Path(f"/dev/shm/{own}/groups").glob("*")]

@@ -40,7 +40,7 @@ class Samples:
         return SAMPLES
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        time.sleep(0.005)  # there is time to be killed in
+        time.sleep(0.015)  # there is time to be killed in
         with open(f"{self.folder}/{index}", "rb") as file:
             return torch.frombuffer(bytearray(file.read()), dtype=torch.int64), index
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,11 +116,10 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def shelf_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = Path("/dev/shm") / tmp_path_factory.mktemp("shelf").name / str(os.getpid())
-    folder.mkdir(parents=True)
+def shelf_dir() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     yield folder
-    shutil.rmtree(folder.parent)
+    shutil.rmtree(folder)
 
 
 def epochs(loader: Any, count: int) -> list[tuple[int, int, int, int]]:

@@ -23,6 +23,7 @@ from typing import Any
 from stoker import checksum
 from stoker.cache import pages
 from stoker.cache.claims import Claims
+from stoker.cache.crash import name_at_crash
 from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
 from stoker.host import forks
@@ -95,6 +96,7 @@ class Store:
         self._inode = self._file.stat().st_ino
         self._descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
         self._length = -1
+        name_at_crash(self, folder, ("get", "get_block", "size", "payload_bytes", "_put"))
 
     def get(self, key: bytes) -> bytes | None:
         """The payload under a key, version included."""

@@ -18,7 +18,6 @@ import os
 import pwd
 import secrets
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,8 +25,7 @@ from stoker.host.locks import close_lock, open_lock, take
 
 _TMPFS = Path("/dev/shm")
 _RUNTIME = Path("/run/user")
-_HALF_MADE_S = 60.0
-"""A file that is not locked yet belongs to somebody who is just making it, unless it is older than this."""
+_TRIES = 100
 
 
 class NotOwnError(PermissionError):
@@ -111,7 +109,17 @@ def _name(user: int) -> str:
 
 
 def add_entry(folder: Path, fill: Callable[[int], object]) -> tuple[Path, int]:
-    """A new file, filled, and locked until its descriptor is closed by `close_lock` or this process ends."""
+    """A new file, filled, and locked until its descriptor is closed by `close_lock` or this process ends.
+
+    Before it is locked it looks like one of the dead: if it is removed just then, it is made again.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            return _add_entry(folder, fill)
+    raise FileNotFoundError(folder)
+
+
+def _add_entry(folder: Path, fill: Callable[[int], object]) -> tuple[Path, int]:
     token = secrets.token_hex(8)
     path, unseen = folder / token, folder / f".{token}"
     descriptor = open_lock(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -136,11 +144,10 @@ def entries(folder: Path) -> Iterator[tuple[Path, int]]:
         except OSError:
             continue  # it has just gone
         try:
-            if not take(descriptor, fcntl.LOCK_SH):
-                if is_seen:
-                    yield path, descriptor
-            elif is_seen or time.time() - os.fstat(descriptor).st_mtime > _HALF_MADE_S:
+            if take(descriptor, fcntl.LOCK_SH):
                 with contextlib.suppress(OSError):
                     path.unlink()
+            elif is_seen:  # or else it is just being made
+                yield path, descriptor
         finally:
             os.close(descriptor)

@@ -39,8 +39,11 @@ def file_version(status: os.stat_result) -> bytes:
 
 
 def is_old_enough(status: os.stat_result) -> bool:
-    """Whether a file was changed so long ago that another change would show: somebody may still be writing to it."""
-    return time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+    """Whether another change would show in a file's time: one that was changed just now may still be written to.
+
+    A time to come, as it is after the clock was put back, is no more that of the next change than one long ago.
+    """
+    return abs(time.time_ns() - status.st_mtime_ns) > _SETTLED_NS
 
 
 def read_ahead(descriptor: int, offset: int, length: int) -> None:
