@@ -68,13 +68,14 @@ def test_one_that_cannot_be_filled_leaves_nothing(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_one_that_is_being_made_is_left_alone_for_a_while(tmp_path: Path) -> None:
-    young, old = tmp_path / ".young", tmp_path / ".old"
-    for path in (young, old):
-        path.touch()
-    os.utime(old, (time.time() - 1000,) * 2)
-    assert _living(tmp_path) == {}
-    assert list(tmp_path.iterdir()) == [young]
+def test_one_that_is_being_made_is_left_alone_while_it_is_locked(tmp_path: Path) -> None:
+    def look(descriptor: int) -> None:
+        assert _living(tmp_path) == {}
+
+    (tmp_path / ".left by somebody who was killed").touch()
+    path, descriptor = folders.add_entry(tmp_path, look)
+    assert list(tmp_path.iterdir()) == [path]
+    locks.close_lock(descriptor)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

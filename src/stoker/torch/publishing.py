@@ -52,7 +52,7 @@ def publish_loader(loader: Any) -> Record | None:
 
 def _seat(loader: Any) -> dict[str, Any]:
     """Where it is in its group, if it is in one."""
-    member = loader.__dict__.get("_member")
+    member = loader.here.member_so_far
     if member is None:
         return {}
     address = member.seat.address
