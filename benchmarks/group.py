@@ -23,10 +23,10 @@ from typing import Any
 
 import harness
 import stoker
-from stoker.stage.door import home
-from stoker.stage.records import READY
-from stoker.stage.slots import Slots
-from stoker.stage.table import Table
+from stoker.group.door import home
+from stoker.group.records import READY
+from stoker.group.rules import Slots
+from stoker.group.table import Table
 from workloads import Jpegs
 
 SAMPLES, BATCH, WORKERS, EPOCHS = 1536, 64, 2, 3

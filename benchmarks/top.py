@@ -21,10 +21,10 @@ from torch.utils.data import Dataset
 
 import harness
 import stoker
+from stoker.feed.progress import Progress
 from stoker.live.folder import publish
 from stoker.live.record import Facts
 from stoker.meter import Meter, now
-from stoker.torch.progress import Progress
 
 BLOCK_S = 0.5
 SEGMENT = 500

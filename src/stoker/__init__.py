@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stoker.profile import Profile as Profile
     from stoker.profile import Rates as Rates
     from stoker.source.opening import open_source as open_source
-    from stoker.torch.dataset import Dataset as Dataset
+    from stoker.tensor.dataset import Dataset as Dataset
     from stoker.torch.loader import DataLoader as DataLoader
 
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ _HOMES = {
     "CheckpointStats": "stoker.checkpoint.stats",
     "Checkpointer": "stoker.checkpoint.checkpointer",
     "DataLoader": "stoker.torch.loader",
-    "Dataset": "stoker.torch.dataset",
+    "Dataset": "stoker.tensor.dataset",
     "LoaderStats": "stoker.meter",
     "Plan": "stoker.plan",
     "Prediction": "stoker.decide.model",

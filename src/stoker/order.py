@@ -2,7 +2,7 @@
 
 An order knows nothing of ranks, workers or jobs. A *drawn* one is a pure function of seed and epoch, the same in every
 process and at any time. Whatever a sampler of the user gives is recorded, for one epoch, where samplers are known:
-in `torch/course`. The number of processes that share an epoch enters in `share` alone.
+in `feed/course`. The number of processes that share an epoch enters in `share` alone.
 """
 
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from stoker.stage.door import home
+from stoker.group.door import home
 
 SCRIPT, GROUPED = (Path(__file__).parents[1] / "scripts" / name for name in ("loading.py", "grouped.py"))
 

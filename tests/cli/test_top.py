@@ -23,7 +23,7 @@ from tests.cli.loading import SCRIPT, Together, Training
 from tests.tries import HANG_S, fastest, in_some_try, seconds, until
 
 from stoker.cli import main
-from stoker.stage.door import home
+from stoker.group.door import home
 
 ODD_NAME = "odd\n\x1b[31m\"'.py"
 

@@ -19,7 +19,7 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from stoker.stage.door import home
+from stoker.group.door import home
 
 ROOT = Path(__file__).parents[2]
 TRIALS, EPOCHS, SAMPLES = 4, 2, 240

@@ -19,12 +19,12 @@ from tests.tries import HANG_S, fastest
 from torch.utils.data import Dataset
 
 import stoker
+from stoker.group import door as groups
+from stoker.group.records import READY
+from stoker.group.rules import Slots
+from stoker.group.table import Table
 from stoker.host import process
 from stoker.host.locks import holder_of
-from stoker.stage import door as groups
-from stoker.stage.records import READY
-from stoker.stage.slots import Slots
-from stoker.stage.table import Table
 
 SAMPLES, BATCH = 60, 4
 STEPS = SAMPLES // BATCH

@@ -12,9 +12,9 @@ import stoker
 from stoker.cache.cached import Cache
 from stoker.cache.shelf import Shelf
 from stoker.errors import ResourceError
+from stoker.group import door
 from stoker.host import folders
 from stoker.live import folder as live
-from stoker.stage import door
 
 STRANGER = 65534
 

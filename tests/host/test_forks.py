@@ -81,7 +81,7 @@ os.waitpid(child, 0)
 
 
 def test_the_order_does_not_depend_on_imports() -> None:
-    modules = ["stoker.cache.cached", "stoker.stage.group", "stoker.live.folder", "stoker.torch.carrier"]
+    modules = ["stoker.cache.cached", "stoker.group.seat", "stoker.live.folder", "stoker.feed.carrier"]
     orders: list[Any] = []
     for chosen in (modules, modules[::-1]):
         done = subprocess.run(
@@ -90,9 +90,9 @@ def test_the_order_does_not_depend_on_imports() -> None:
         orders.append(done.stdout.split())
     assert orders[0] == orders[1]
     names = orders[0]
-    assert names.index("stoker.stage.inbox._before_fork") < names.index("stoker.cache.store._before_fork")
+    assert names.index("stoker.slots.inbox._before_fork") < names.index("stoker.cache.store._before_fork")
     assert names.index("stoker.cache.store._after_fork_in_child") < names.index("stoker.live.record._forget_all")
-    assert names[-1].startswith("stoker.torch.carrier")
+    assert names[-1].startswith("stoker.feed.carrier")
 
 
 def test_nobody_else_asks_the_system() -> None:

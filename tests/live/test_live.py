@@ -192,7 +192,7 @@ def test_an_error_ends_the_wait(place: Path, error: BaseException) -> None:
 
 
 def test_a_wait_is_seen_with_the_worker_that_is_late(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.torch import carrier
+    from stoker.feed import carrier
 
     class Blocks(Numbers):
         def __getitem__(self, index: int) -> Any:
@@ -465,7 +465,7 @@ def test_what_a_worker_is_doing(before: Any, after: Any, words: str) -> None:
 
 
 def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
-    from stoker.stage.glance import groups_of
+    from stoker.group.glance import groups_of
 
     name = "n" * 54 + f"{os.getpid():010}"  # the longest that there may be
     with stoker.DataLoader(Numbers(40), batch_size=4, group=name) as loader:
@@ -490,9 +490,9 @@ def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
 
 
 def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
-    from stoker.stage.room import Room
-    from stoker.stage.slots import Slots
-    from stoker.stage.table import Table, glance
+    from stoker.group.room import Room
+    from stoker.group.rules import Slots
+    from stoker.group.table import Table, glance
 
     Table.create(tmp_path / "table", Slots(Room(1000)).values())
     table = Table(tmp_path / "table", Slots.of)

@@ -23,7 +23,7 @@ from tests.checkpoint.killing import assert_identical, finish, kill_and_go_on, s
 from tests.soak.subject import EPOCHS, MODES, SAMPLES, make_files
 from tests.tries import HANG_S
 
-from stoker.stage import door
+from stoker.group import door
 
 Counts = collections.Counter[str]
 """Events, and of what should not be: wrong, lost, repeated, hangs, left."""

@@ -33,8 +33,8 @@ from torch.utils.data import (
 
 import stoker
 from stoker.errors import ConfigError, ResourceError
-from stoker.stage import door as groups
-from stoker.torch.likeness import describe, differences
+from stoker.feed.likeness import describe, differences
+from stoker.group import door as groups
 
 BATCH = 4
 

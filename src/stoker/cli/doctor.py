@@ -51,7 +51,7 @@ def _of_torch() -> list[Finding]:
     if not TORCH.is_installed:
         return []
     try:
-        from stoker.torch.facts import torch_findings
+        from stoker.tensor.facts import torch_findings
     except (ImportError, OSError) as error:  # a library that it is linked with
         return [Finding("accelerator", f"torch cannot be imported ({error})", "Install it anew.")]
     return torch_findings()

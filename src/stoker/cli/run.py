@@ -11,10 +11,10 @@ from pathlib import Path
 
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
+from stoker.group.door import check_name
 from stoker.plan import Plan
 from stoker.run.restart.start import begin
 from stoker.run.script import execute
-from stoker.stage.door import check_name
 from stoker.units import parse_bytes
 
 

@@ -82,7 +82,7 @@ def look_at_groups(loaders: Iterable[Seen]) -> dict[Key, Group]:
     """The groups that loaders are in."""
     if not any(one.facts.group for one in loaders):
         return {}
-    from stoker.stage.glance import groups_of
+    from stoker.group.glance import groups_of
 
     return groups_of(loaders)
 

@@ -19,14 +19,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from stoker.errors import StokerError
+from stoker.feed.hooks import HOOKS
+from stoker.feed.progress import index_sampler
 from stoker.host import ranks
 from stoker.run.choice import Choice
 from stoker.run.measured import Measured
 from stoker.run.measuring import Measurement
 from stoker.run.replay import Kept
 from stoker.run.subject import close_iterator, shuffles
-from stoker.torch.hooks import HOOKS
-from stoker.torch.progress import index_sampler
 
 _WITHOUT_LOADER = 50
 _WITHOUT_LOADER_S = 15.0

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stoker.errors import CommandError
+from stoker.feed.carrier import WorkersIter
+from stoker.feed.pooled import PoolIter
 from stoker.host.cores import usable_cores
 from stoker.measure.processor import wanted_s
 from stoker.measure.series import FEWEST, Series
@@ -14,8 +16,6 @@ from stoker.run.loop_clock import CHUNK_S, GOOD
 from stoker.run.measured import Measured
 from stoker.run.ranks import Ranks
 from stoker.run.subject import Subject, close_iterator
-from stoker.torch.carrier import WorkersIter
-from stoker.torch.pooled import PoolIter
 
 _NOTHING = object()
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch.utils.data
 import torch.utils.data.dataloader
 
+from stoker.feed.hooks import HOOKS
 from stoker.host import ranks
 from stoker.internals import expected
 from stoker.meter import Meter
@@ -18,7 +19,6 @@ from stoker.run.ending import has_failed
 from stoker.run.inject import SETTINGS
 from stoker.run.measured import Measured
 from stoker.run.restart.words import refuse, say
-from stoker.torch.hooks import HOOKS
 from stoker.torch.loader import DataLoader
 
 _meters: list[Meter] = []

@@ -15,14 +15,14 @@ from stoker.cache import intercept
 from stoker.cache.cached import Cache
 from stoker.cache.intercept import FileReads
 from stoker.errors import CommandError
+from stoker.feed.carrier import WorkersIter
+from stoker.feed.progress import index_sampler, is_batched
 from stoker.measure import files
 from stoker.plan import Plan
 from stoker.source.files import Files
-from stoker.torch.carrier import WorkersIter
-from stoker.torch.dataset import Dataset, of_stoker
+from stoker.tensor.dataset import Dataset, of_stoker
+from stoker.tensor.seeding import draws_from_globals, takes_rng
 from stoker.torch.loader import DataLoader
-from stoker.torch.progress import index_sampler, is_batched
-from stoker.torch.seeding import draws_from_globals, takes_rng
 
 _PROBES = 8
 _RECORDING_S = 10.0

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch.utils.data
 
+from stoker.feed.hooks import HOOKS
+from stoker.feed.options import Options, is_enabled, is_wanted
+from stoker.feed.progress import Itinerary, Progress, TorchItinerary
 from stoker.internals import expected
 from stoker.meter import LoaderStats, Meter
 from stoker.plan import Plan
-from stoker.torch.hooks import HOOKS
-from stoker.torch.options import Options, is_enabled, is_wanted
-from stoker.torch.progress import Itinerary, Progress, TorchItinerary
 
 if TYPE_CHECKING:
+    from stoker.feed.here import Here
     from stoker.internals.names import BaseIterator
-    from stoker.torch.caching import Caching
-    from stoker.torch.here import Here
+    from stoker.tensor.caching import Caching
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -143,7 +143,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _iterate(self) -> "BaseIterator":
         if self.group is not None and is_enabled():
-            from stoker.torch.grouped import GroupIter
+            from stoker.feed.grouped import GroupIter
 
             return GroupIter(self, self.here.member)
         if self._by_position or not is_enabled():
@@ -172,14 +172,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def _get_iterator(self) -> "BaseIterator":
         if not is_enabled():
             return super()._get_iterator()
-        from stoker.torch.iterators import make_iterator  # not at the top: on other systems it cannot even be imported
+        from stoker.feed.iterators import make_iterator  # not at the top: on other systems it cannot even be imported
 
         return make_iterator(self)  # type: ignore[no-any-return]
 
     @property
     def here(self) -> "Here":
         """What this loader has in this process, and in no other: iterators, memory, its cache, its seat in a group."""
-        from stoker.torch.here import Here
+        from stoker.feed.here import Here
 
         found: Here | None = self.__dict__.get("_here")
         if found is None:
@@ -211,7 +211,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def _itinerary(self) -> Itinerary:
         if self._by_position:
-            from stoker.torch.course import recognise
+            from stoker.feed.course import recognise
 
             assert self.seed is not None
             return recognise(self, self.seed)

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from stoker.feed.progress import generator_text, own_generator, set_generator
 from stoker.run.restart.followed import Followed, length_of
 from stoker.run.restart.lookahead import Lookahead
 from stoker.run.restart.loops import Surroundings
 from stoker.run.restart.record import LoaderRecord, Position
 from stoker.run.restart.rounds import Rounds, watch_rounds
-from stoker.torch.progress import generator_text, own_generator, set_generator
 
 NOW_AND_THEN = "a loader is read before some updates and not before others, and would begin anew"
 TOO_FAR_AHEAD = "too many batches are read ahead"

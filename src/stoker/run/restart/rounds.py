@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler
 
-from stoker.torch.progress import TorchItinerary, generator_text, set_generator
+from stoker.feed.progress import TorchItinerary, generator_text, set_generator
 
 _KEPT = 64
 """Rounds that are remembered: as many as can begin ahead of the training loop."""

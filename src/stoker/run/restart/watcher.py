@@ -15,6 +15,7 @@ from typing import Any
 from stoker.checkpoint.checkpointer import Checkpointer
 from stoker.checkpoint.snapshot import generators, set_generators
 from stoker.errors import CheckpointError, StokerError
+from stoker.feed.hooks import HOOKS
 from stoker.host import ranks
 from stoker.run.ending import has_failed, was_interrupted, watch_interrupts
 from stoker.run.restart.comeback import Comeback, Decision
@@ -28,7 +29,6 @@ from stoker.run.restart.record import PART, LoaderRecord, Position, loaders_of_v
 from stoker.run.restart.source import place_of
 from stoker.run.restart.updates import Updates
 from stoker.run.restart.words import refuse, say
-from stoker.torch.hooks import HOOKS
 
 
 class Watcher:

@@ -1,0 +1,349 @@
+"""The training process's side of the loader while torch carries the work.
+
+torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in three places: batches lie in slots
+and reports come over lines, batches are metered and counted as progress, and errors say who is meant.
+
+This is the only module that overrides what torch's iterators do, or looks at what they keep. Iterators elsewhere are made
+of `MapIter`, and fill in `_begin_epoch`, `_obtain` and `_saw`, which are ours.
+"""
+
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from stoker.feed.progress import Progress, is_batched
+from stoker.host import forks
+from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator, pin_memory, profiler_enabled
+from stoker.live.record import Record
+from stoker.meter import Meter, now
+from stoker.pool.crew import ends_in_words, let_go_on
+from stoker.pool.maker import count_samples
+from stoker.pool.pools import Slots
+from stoker.pool.work import Made
+from stoker.pool.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain
+from stoker.slots.context import LinedContext
+from stoker.tensor.caching import Caching
+
+LOOK_AFTER_WORKERS_S = 2.0
+"""How often a waiting loader asks whether its workers live, should their signal not have told."""
+
+
+class Instead:
+    """A loader as torch's iterators see it, with some attributes replaced, and perhaps with indices from elsewhere."""
+
+    def __init__(self, loader: Any, *, indices: Any = None, **attributes: Any) -> None:
+        self._loader = loader
+        self.__dict__.update(attributes)
+        if indices is not None:
+            self._index_sampler = indices
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Watched:
+    """What our iterators have in common: a batch is obtained, timed and counted."""
+
+    _meter: Meter
+    _progress: Progress
+    _caching: Caching
+    _record: Record | None
+    _began: float
+    _arrived = 0
+    _num_yielded: int
+    _pin_memory: bool
+    _sampler_iter: Any
+    _skip: int
+
+    def _watch(self, loader: Any) -> None:
+        self._began = now()
+        self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
+        self._caching, self._record = loader.here.caching, loader.here.record
+        self._meter.began_at = self._meter.began_at or self._began
+        self._count()
+
+    def _count(self) -> None:
+        """Add what was counted in this process."""
+        if (counts := self._caching.take()) is not None:
+            self._meter.add(counts)
+
+    def _obtain(self) -> Any:
+        return super()._next_data()  # type: ignore[misc]
+
+    def _saw(self) -> None:
+        self._progress.saw(self._arrived)
+
+    def _next_data(self) -> Any:
+        began, record = now(), self._record
+        if record is not None:
+            record.times[0] = began
+        self._arrived = 0
+        try:
+            data = self._obtain()
+        except StopIteration:
+            self._progress.end()
+            if record is not None:
+                record.tell(self._meter, self._progress, now(), is_over=True)
+            self._caching.warn_if_useless(self._meter)
+            raise
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._saw()  # the batch is lost, and the next one comes next
+            if record is not None:
+                record.tell(self._meter, self._progress, now())
+            raise
+        meter, ended = self._meter, now()
+        meter.wait_s += ended - began
+        meter.batches += 1
+        meter.samples += self._arrived
+        if self._num_yielded == 0:
+            meter.first_batch_s = ended - self._began
+        self._saw()
+        if record is not None:
+            record.tell(meter, self._progress, ended)
+        return data
+
+    def _pinned(self, batch: Any) -> Any:
+        """A batch that was made in this process, page-locked if the loader is to."""
+        return pin_memory(batch) if self._pin_memory else batch
+
+    def _next_index(self) -> Any:
+        while self._skip:  # a resumed loop has seen these already
+            next(self._sampler_iter)
+            self._skip -= 1
+        return next(self._sampler_iter)
+
+
+class _CountingCollate:
+    """The user's `collate_fn`, and how many samples it was given last."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+        self.collate_fn = collate_fn
+        self.batched = batched
+        self.samples = 0
+
+    def __call__(self, samples: Any) -> Any:
+        self.samples = count_samples(samples) if self.batched else 1
+        return self.collate_fn(samples)
+
+
+class InlineIter(_Watched, InlineIterator):
+    """`num_workers=0`: torch's own iterator, watched."""
+
+    def __init__(self, loader: Any) -> None:
+        self._watch(loader)
+        self._collate = _CountingCollate(loader.collate_fn, batched=is_batched(loader))
+        super().__init__(Instead(loader, collate_fn=self._collate))
+        self._meter.workers = 0
+        self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+    def _obtain(self) -> Any:
+        began = now()
+        with self._caching.active():
+            data = super()._obtain()
+        self._meter.prep_s += now() - began
+        self._count()
+        self._arrived = self._collate.samples
+        return data
+
+
+_iterators: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def refuse_in_children(iterator: Any) -> None:
+    """Have an iterator refuse to go on in forked children: a batch that one took would be missing here."""
+    _iterators.add(iterator)
+
+
+def _refuse() -> Any:
+    raise RuntimeError("this iterator belongs to the process that this one was forked from: call iter() of the loader")
+
+
+def _after_fork_in_child() -> None:
+    for iterator in list(_iterators):
+        iterator._obtain = _refuse
+
+
+forks.register(forks.Stage.ITERATORS, after_in_child=_after_fork_in_child)
+
+
+class WorkersIter(_Watched, WorkersIterator):
+    """`num_workers>0` without a seed: torch's iterator and worker loop, over slots and lines of ours."""
+
+    _shutdown = True
+    _lines: LinedContext | None = None
+
+    def __init__(self, loader: Any, slots: Slots) -> None:
+        self._watch(loader)
+        self._owner = os.getpid()
+        self._asked: list[deque[float]] = [deque() for _ in range(loader.num_workers)]
+        self._busy_until = [0.0] * loader.num_workers
+        self._slots = slots
+        context = loader.multiprocessing_context or torch.multiprocessing
+        room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False)
+        collate = SlotCollate(room, loader.collate_fn, batched=is_batched(loader))
+        opener, beginning = Opener(slots.inbox, pins=slots.pins), Beginning(room, forked=are_forked(context))
+        self._lines = LinedContext(context, loader.num_workers, beginning, opener.arrived, explain)
+        with self._lines.starting():
+            pinning = {"pin_memory": False} if slots.pins else {}
+            lines = {"collate_fn": collate, "multiprocessing_context": self._lines}
+            super().__init__(Instead(loader, **lines, **pinning))
+        self._meter.workers = loader.num_workers
+        self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        refuse_in_children(self)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._watch(loader)
+        for asked in self._asked:
+            asked.clear()
+        super()._reset(loader, first_iter)
+
+    def _try_put_index(self) -> None:
+        number = self._send_idx
+        super()._try_put_index()
+        if self._send_idx != number:
+            self._asked[self._task_info[number][0]].append(now())
+
+    def _process_data(self, data: Any, worker: int) -> Any:
+        asked = self._asked[worker].popleft() if self._asked[worker] else 0.0
+        data = super()._process_data(data, worker)
+        if type(data) is Opened:
+            made, data = data.made, data.batch
+        elif type(data) is Made:  # there was no slot for it
+            made, data = data, data.batch
+        else:
+            return data
+        # The worker was busy with this batch since it was asked for it, or since it was done with the one before.
+        began, self._busy_until[worker] = max(asked, self._busy_until[worker]), made.finished
+        self._meter.prep_s += max(0.0, made.finished - began)
+        self._arrived += made.samples
+        if made.counts is not None:
+            self._meter.add(made.counts)
+        return data
+
+    def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
+        try:
+            got = super()._try_get_data(timeout)
+            if got[0] and self._has_come(got[1][0]):
+                return False, None
+            if not got[0] and self._record is not None:
+                self._record.late(self._meter.batches, self._late_pid())
+            return got
+        except RuntimeError as error:
+            ended = [worker for worker in self._workers if worker.exitcode]
+            if not ended or "worker" not in str(error):
+                raise
+            how = ends_in_words(self._workers, ended, self._caching.damage)
+            raise RuntimeError(f"{str(error).rstrip()} [{how}]") from error
+
+    def _has_come(self, number: Any) -> bool:
+        """Whether a batch was reported before, by a child that the dataset forked, and that has raised an error."""
+        return isinstance(number, int) and len(self._task_info.get(number, ())) != 1
+
+    def _get_data(self) -> Any:
+        if not self._timeout:
+            return super()._get_data()
+        deadline = now() + self._timeout
+        while (remaining := deadline - now()) > 0:
+            arrived, data = self._try_get_data(min(remaining, LOOK_AFTER_WORKERS_S))
+            if arrived:
+                return data
+        raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._who_is_late()}")
+
+    def _late_pid(self) -> int:
+        """The process whose batch is the next, or 0 where any batch would do."""
+        info = self._task_info.get(self._rcvd_idx)
+        return self._workers[info[0]].pid or 0 if info is not None and self._in_order else 0
+
+    def _who_is_late(self) -> str:
+        info = self._task_info.get(self._rcvd_idx)
+        if info is None:
+            return ""
+        return (
+            f", waiting for worker {info[0]} (pid {self._workers[info[0]].pid}), which is alive. "
+            "Raise timeout=, or see what it does with `py-spy dump --pid`."
+        )
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work for it."""
+        return [worker.pid or 0 for worker in self._workers]
+
+    def close(self) -> None:
+        """End the workers now."""
+        self._shutdown_workers()
+
+    def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
+        if self._owner != getpid():
+            return  # a forked child, whose garbage collector has met an iterator that it inherited
+        workers = getattr(self, "_workers", [])
+        if self._lines is not None and not self._shutdown:
+            let_go_on(workers)
+        super()._shutdown_workers()
+        if not self._shutdown:
+            return  # the interpreter ends, and torch leaves it to the kernel
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.close()
+            for worker in workers:
+                if worker.is_alive():  # a debugger has stopped it, perhaps
+                    worker.kill()
+                    worker.join()
+            self._slots.give_back()
+
+
+class _MapStyle:
+    """For map-style datasets, of whose length torch has nothing to say in `__next__`."""
+
+    _next_data: Callable[[], Any]
+    _num_yielded: int
+
+    def __next__(self) -> Any:
+        # torch opens a profiler's range for every batch, a tenth of what a small batch costs: only if somebody profiles.
+        if profiler_enabled():
+            return super().__next__()  # type: ignore[misc]
+        data = self._next_data()
+        self._num_yielded += 1
+        return data
+
+
+class MapIter(_MapStyle, _Watched, BaseIterator):
+    """Batches from elsewhere than an iterator of torch's: `_obtain` says where."""
+
+    def __init__(self, loader: Any, *, indices: Any = None, draws_seed: bool = False) -> None:
+        """Indices are the samplers' own, if no others are given. Workers may need a seed, as torch draws it."""
+        self._watch(loader)
+        generator = {} if draws_seed else {"generator": torch.Generator()}  # then the user's are left alone
+        super().__init__(Instead(loader, indices=indices, **generator))  # type: ignore[arg-type]
+
+    @property
+    def base_seed(self) -> int:
+        """For workers: theirs are this one, and those after it."""
+        return int(self._base_seed)
+
+    @property
+    def pins(self) -> bool:
+        """Whether batches are to be page-locked."""
+        return self._pin_memory
+
+    def _begin_epoch(self) -> None:
+        """Another epoch begins, for the same workers."""
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if not first_iter:
+            self._watch(loader)
+        super()._reset(loader, first_iter)
+        self._begin_epoch()
+
+
+class MapInlineIter(_MapStyle, InlineIter):
+    """`num_workers=0`, map-style."""
+
+
+class MapWorkersIter(_MapStyle, WorkersIter):
+    """`num_workers>0`, map-style."""

@@ -1,0 +1,340 @@
+"""A loader in a group: its seat, its workers, and the iterator that copies what the group has staged."""
+
+import contextlib
+import errno
+import hashlib
+import os
+import queue
+import signal
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from stoker.errors import ConfigError
+from stoker.feed.carrier import MapIter
+from stoker.feed.course import recognise
+from stoker.feed.likeness import describe, differences
+from stoker.feed.progress import is_batched
+from stoker.feed.publishing import script_name
+from stoker.group.door import leave, no_room
+from stoker.group.records import Batch as StagedBatch
+from stoker.group.seat import GroupStats, Seat, Wait
+from stoker.group.staging import Address, Staging, default_bytes
+from stoker.host.cores import usable_cores
+from stoker.host.parent import end_with_parent
+from stoker.internals.names import ExceptionWrapper
+from stoker.pool.crew import ProcessCrew, ThreadCrew
+from stoker.pool.maker import Maker, PositionMaker
+from stoker.pool.serving import Duty, do, serve
+from stoker.pool.table import Orders, Samples, TableExchange, portable, raise_portable, staged
+from stoker.pool.worker import are_forked, leave_inherited
+from stoker.slots.context import interrupts_held
+from stoker.tensor.caching import Caching
+from stoker.tensor.seeding import Positions
+from stoker.tensor.worker_info import shown
+
+_TELL_AFTER_S = 30.0
+
+
+class Membership:
+    """What a loader has to do with its group, in one process."""
+
+    def __init__(self, loader: Any) -> None:
+        seed = loader.seed if loader.seed is not None else _seed_of(loader.group)
+        own = _describe(loader, seed)
+        is_own = loader.seed is not None
+
+        def misfits(theirs: dict[str, Any]) -> list[str]:
+            found = [f"seed is {seed} here and {theirs['seed']} in the group"] if is_own and theirs["seed"] != seed else []
+            return found + differences(own, theirs["loader"])
+
+        budget = loader.group_bytes if loader.group_bytes is not None else default_bytes()
+        world = recognise(loader, seed).world
+        about = {"seed": seed, "rank": _rank_of(loader), "world": world, "loader": own}
+        label = os.path.basename(script_name()) or "python"
+        self.seat = Seat(loader.group, about, misfits, budget, label, usable_cores())
+        loader.seed = self.seat.about["seed"]
+        self._crew: ProcessCrew | ThreadCrew | None = None
+        self._failures: Any = None
+        self._here: tuple[Maker, TableExchange] | None = None
+        self.reading: object = None
+        """Stands for the iterator that reads now."""
+
+    def start(self, loader: Any) -> None:
+        """Have its workers at work."""
+        if self._crew is not None or not loader.num_workers:
+            return
+        threads = loader.workers == "threads"
+        maker = partial(_itself, _group_maker(loader, threads=threads))
+        duty = Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, loader.seed, maker)
+        orders = Orders(recognise(loader, loader.seed).at)
+        if threads:
+            stopped = threading.Event()
+            self._failures = queue.SimpleQueue()
+            serving = _ThreadServing(duty, self.seat.staging, orders, loader.caching, self._failures, stopped.is_set)
+
+            def stop() -> None:
+                self.seat.retire()
+                stopped.set()
+
+            self._crew = ThreadCrew(serving, loader.num_workers, stop)
+            return
+        context = loader.multiprocessing_context or torch.multiprocessing
+        try:
+            self._failures = context.SimpleQueue()
+        except OSError as error:
+            if error.errno != errno.ENOSPC:  # for Python's semaphores, which are in /dev/shm
+                raise
+            raise no_room(loader.group) from None
+        work = _ProcessServing(duty, self.seat.address, orders, loader.caching, self._failures, forked=are_forked(context))
+        with interrupts_held():
+            workers = [context.Process(target=work, args=(number,), daemon=True) for number in range(loader.num_workers)]
+            for worker in workers:
+                worker.start()
+        self._crew = ProcessCrew(workers, self.seat.retire)
+
+    def prepare(self, loader: Any, asked: Any) -> None:
+        """Do in this process what it has claimed: it has no workers."""
+        if self._here is None:
+            orders = Orders(recognise(loader, loader.seed).at)
+            exchange = TableExchange(self.seat.staging, orders, loader.caching, _always)
+            self._here = _group_maker(loader, threads=False), exchange
+        maker, exchange = self._here
+        work = exchange.work(asked)
+        if work is not None:
+            do(maker, _where(), exchange, exchange, asked, work)
+
+    def check(self) -> None:
+        """Raise what its workers could not tell otherwise."""
+        if self._crew is None:
+            return
+        if not self._failures.empty():
+            raise_portable(self._failures.get())
+        self._crew.check()
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self._crew is not None and self.seat.is_ours:
+            self._crew.close()  # before the table is asked: a worker that a signal has stopped may hold its lock
+        self.seat.close()
+
+    def stats(self) -> GroupStats | None:
+        """The group as it is now."""
+        return self.seat.stats() if self.seat.is_ours else None
+
+
+def _group_maker(loader: Any, *, threads: bool) -> Maker:
+    """A maker of batches for all jobs of a group."""
+    # What never draws pays for seeding, too: to find out, a sample would have to be prepared twice.
+    positions = Positions(loader.dataset, loader.seed, threads=threads, draws=True)
+    collate = Samples if loader.collate_fn is torch.utils.data.default_collate else loader.collate_fn
+    return PositionMaker(positions, collate, batched=is_batched(loader), stacks=False)
+
+
+def _always() -> bool:
+    return True
+
+
+def _itself(maker: Maker) -> Maker:
+    return maker
+
+
+def _where() -> str:
+    return f"in a worker of pid {os.getppid()}, pid {os.getpid()}"
+
+
+def _serve(duty: Duty, worker: int, staging: Staging, exchange: TableExchange) -> None:
+    maker = duty.begin_or_raise(worker)
+    with staging.table.change() as slots:
+        if staging.member not in slots.members:
+            return
+        slots.add_worker(staging.member, staging.process)
+    serve(maker, _where(), exchange, exchange)
+
+
+class _ThreadServing:
+    """What a worker thread of a group's member does."""
+
+    def __init__(
+        self, duty: Duty, staging: Staging, orders: Orders, caching: Caching, failures: Any, stopped: Callable[[], bool]
+    ) -> None:
+        self._duty, self._staging, self._orders, self._caching = duty, staging, orders, caching
+        self._failures, self._stopped = failures, stopped
+
+    def __call__(self, worker: int) -> None:
+        """Work until it is stopped."""
+        exchange = TableExchange(self._staging, self._orders, self._caching, lambda: not self._stopped())
+        try:
+            with self._caching.active(), shown(self._duty.info(worker)):
+                _serve(self._duty, worker, self._staging, exchange)
+        except Exception:
+            if not self._stopped():
+                self._failures.put(portable(ExceptionWrapper(where=_where())))
+
+
+class _ProcessServing:
+    """What a worker process of a group's member does. Travels there."""
+
+    def __init__(
+        self, duty: Duty, address: Address, orders: Orders, caching: Caching, failures: Any, *, forked: bool
+    ) -> None:
+        self._duty, self._address, self._orders, self._caching = duty, address, orders, caching
+        self._failures = failures
+        self._forked = forked
+
+    def __call__(self, worker: int) -> None:
+        """Work until the member has gone."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process has it too, and says so
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if self._forked:
+            leave_inherited()
+        self._duty.become_worker(worker)
+        try:
+            staging = Staging(self._address)
+        except OSError:
+            return  # the training process has gone
+        end_with_parent(lambda: _take_leave(staging))
+        try:
+            self._caching.begin()
+            _serve(self._duty, worker, staging, TableExchange(staging, self._orders, self._caching, _always))
+        except Exception:
+            self._failures.put(portable(ExceptionWrapper(where=_where())))
+            raise SystemExit(1) from None
+
+
+def _take_leave(staging: Staging) -> None:
+    """The training process is dead: its workers see to it that nothing is left behind."""
+    with contextlib.suppress(Exception):
+        leave(staging)
+
+
+class GroupIter(MapIter):
+    """One epoch of the group, batch by batch, each a copy of this job's own."""
+
+    def __init__(self, loader: Any, membership: Membership) -> None:
+        super().__init__(loader)
+        self._loader = loader
+        self._membership = membership
+        self._route = recognise(loader, loader.seed)
+        self._has_begun = False
+        self._turn = object()
+        self._told = False
+        self._meter.workers, self._meter.group = loader.num_workers, loader.group
+        look = weakref.WeakMethod(self._look)  # an iterator that nobody has any more must not hold itself
+        self._wait = Wait(
+            not loader.num_workers, loader.group_patience_s, lambda *late: method(*late) if (method := look()) else None
+        )
+        self._patience_s = loader.timeout
+
+    def _begin(self) -> None:
+        """When the first batch is asked for: torch makes iterators that it does not use."""
+        self._has_begun = True
+        member, progress = self._membership, self._progress
+        member.start(self._loader)
+        progress.begin(self._route)
+        epoch, step = member.seat.begin()
+        member.reading = self._turn
+        if step != progress.batches:
+            progress.samples = progress.batches = 0
+        progress.epoch = epoch
+
+    def _obtain(self) -> Any:
+        member = self._membership
+        if not member.seat.is_ours:
+            raise RuntimeError("the loader was closed, or this process is not the one that iterates it: call iter() again")
+        if not self._has_begun:
+            self._begin()
+        if member.reading is not self._turn:
+            raise RuntimeError("another iter() of this loader has begun; in a group one goes on at a time")
+        member.check()
+        while True:
+            with member.seat.batch(self._wait) as got:
+                if got is None:
+                    member.reading = None
+                    raise StopIteration
+                own = self._copy(member.seat, got) if isinstance(got, StagedBatch) else None
+            if isinstance(got, StagedBatch):
+                return self._open(member.seat, got, own)
+            with self._caching.active():
+                member.prepare(self._loader, got)
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """An epoch that is left: nobody shall wait for the rest of it."""
+        member = getattr(self, "_membership", None)
+        if member is not None and member.reading is self._turn and not ending():
+            member.reading = None
+            member.seat.rest()
+
+    def _copy(self, seat: Seat, got: StagedBatch) -> Any:
+        room = self._loader.here.copies
+        if room.claim():
+            _, own = room.room(got.used)
+            room.abandon()
+        else:  # the user keeps many batches
+            own = np.empty(got.used, np.uint8)
+        seat.staging.copy(got, own)
+        return own
+
+    def _open(self, seat: Seat, got: StagedBatch, own: Any) -> Any:
+        found = staged(own)
+        made = found.made
+        self._arrived = made.samples
+        if got.member == seat.address.member:
+            self._meter.prep_s += made.prep_s
+            if made.counts is not None:
+                self._meter.add(made.counts)
+        batch = found.open()
+        return self._pinned(batch)
+
+    def _saw(self) -> None:
+        self._progress.saw(self._arrived * self._route.world)
+
+    def _look(self, who: str, pid: int, waited_s: float) -> None:
+        """While waiting."""
+        self._membership.check()
+        if self._record is not None:
+            self._record.late(self._meter.batches, pid)
+        if self._patience_s and waited_s > self._patience_s:
+            raise RuntimeError(f"DataLoader timed out after {self._patience_s} seconds, waiting for {who}")
+        if waited_s > _TELL_AFTER_S and not self._told:
+            self._told = True
+            warnings.warn(
+                f"waiting for {waited_s:.0f} s for {who}, in the group {self._loader.group!r}. A limit after which the "
+                "others go on without it is group_patience_s.",
+                stacklevel=2,
+            )
+
+
+def _seed_of(name: str) -> int:
+    """The seed of a group that was given none: by its name, so that a search that is started again is the same search."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
+
+
+def _rank_of(loader: Any) -> int:
+    """Which of the processes of one job: each has samples of its own, and shares them with its like in other jobs."""
+    rank = getattr(loader.sampler, "rank", 0)
+    return rank if isinstance(rank, int) else 0
+
+
+def _describe(loader: Any, seed: int) -> dict[str, str]:
+    route = recognise(loader, seed)
+    if route.has_own_generator:
+        raise ConfigError(
+            "group= needs samplers without a generator of their own: it would be at another point in every job. Leave "
+            "generator= out; the group's seed sets torch's default generator before the sampler draws."
+        )
+    found = {name: repr(value) for name, value in route.describe().items()}
+    found |= {"batch": repr(loader.batch_size), "world": repr(route.world)}
+    found |= {"dataset.length": repr(len(loader.dataset))}
+    found |= describe(loader.dataset, "dataset") | describe(loader.collate_fn, "collate_fn")
+    if not route.is_plain:
+        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+        found |= describe(sampler, "sampler", known={id(loader.dataset)})
+    return found

@@ -1,0 +1,91 @@
+"""What a loader has in one process, and a copy of it in another does not: iterators, memory, its seat and its record."""
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from stoker.feed.grouped import Membership
+from stoker.feed.publishing import publish_loader
+from stoker.memory import PrivateMemory
+from stoker.meter import Scalars
+from stoker.slots.area import Area
+from stoker.slots.inbox import Inbox
+from stoker.slots.outbox import Outbox
+from stoker.tensor.caching import Caching
+from stoker.tensor.leaves import HereCollate
+
+if TYPE_CHECKING:
+    from stoker.live.record import Record
+
+
+class Here:
+    """A loader in this process. Everything is made when it is first needed."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = weakref.ref(loader)
+        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that have workers."""
+        self.spares: list[Inbox] = []
+        """Slots of earlier epochs: their pages need not be made again."""
+        self.collate = HereCollate()
+        """Torch's `default_collate`, into memory that is used again."""
+        self._caching: Caching | None = None
+        self._member: Membership | None = None
+        self._copies: Outbox | None = None
+        self._record: Record | None = None
+        self._publisher = 0
+        self._scalars: Scalars | None = None
+
+    @property
+    def caching(self) -> Caching:
+        """Where samples are fetched from, and what is known of it."""
+        if self._caching is None:
+            self._caching = Caching(self._loader())
+        return self._caching
+
+    @property
+    def member(self) -> Membership:
+        """The loader's seat in its group."""
+        if self._member is None or not self._member.seat.is_ours:
+            self._member = Membership(self._loader())
+        return self._member
+
+    @property
+    def member_so_far(self) -> Membership | None:
+        """The same, if there is one."""
+        return self._member
+
+    @property
+    def copies(self) -> Outbox:
+        """Memory for this job's copies of a group's batches, which is used again when nobody looks at a batch any more."""
+        if self._copies is None:
+            self._copies = Outbox(Area(1, 2, memory=PrivateMemory()), 0)
+        return self._copies
+
+    @property
+    def record(self) -> "Record | None":
+        """Where `stoker top` sees what the loader does; None where nobody shall."""
+        if self._publisher != os.getpid():  # a forked child has a record of its own
+            self._record, self._publisher = publish_loader(self._loader()), os.getpid()
+        return self._record
+
+    @property
+    def scalars(self) -> Scalars:
+        """What happened since somebody last asked."""
+        if self._scalars is None:
+            loader: Any = self._loader()
+            self._scalars = Scalars([loader._meter])
+        return self._scalars
+
+    def close(self) -> None:
+        """End all workers, and give all memory back."""
+        if self._member is not None:
+            self._member.close()
+        for iterator in list(self.iterators):
+            iterator.close()
+        if self._record is not None:
+            self._record.close()
+        if self._caching is not None:
+            self._caching.close()
+        for inbox in self.spares:
+            inbox.close()

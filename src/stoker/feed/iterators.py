@@ -1,0 +1,160 @@
+"""Who makes the batches of a loader: one of our iterators, with what it needs."""
+
+import errno
+import multiprocessing
+import resource
+import warnings
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.reduction import ForkingPickler
+from pickle import PicklingError
+from typing import Any
+
+import torch.multiprocessing
+import torch.utils.data
+
+from stoker.errors import ConfigError
+from stoker.feed.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
+from stoker.feed.course import Course, recognise
+from stoker.feed.pooled import PoolIter
+from stoker.feed.progress import is_batched
+from stoker.feed.seeded import SeededInlineIter, SeededPoolIter
+from stoker.internals.names import DatasetKind
+from stoker.pool.maker import FetchMaker, Maker, PositionMaker, stacks
+from stoker.pool.pools import HereRoom, LinePool, Pool, QueuePool, Slots
+from stoker.pool.serving import Duty
+from stoker.tensor.leaves import HereCollate
+from stoker.tensor.seeding import Positions, draws_from_globals, prepares_batches, takes_rng
+
+_DESCRIPTORS_PER_WORKER = 6
+
+
+def make_iterator(loader: Any) -> Any:
+    """An iterator of a loader, over one epoch; with workers that are started now, if it has any."""
+    try:
+        return _make(loader)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise OSError(errno.EMFILE, _too_few_descriptors(loader.num_workers)) from error
+    except (AttributeError, TypeError, PicklingError) as error:
+        if loader.num_workers and loader.workers == "processes":
+            _say_what_cannot_be_sent(loader, error)
+        raise
+
+
+def _make(loader: Any) -> Any:
+    threads = loader.workers == "threads" and loader.num_workers > 0
+    if threads:
+        _check_threads(loader)
+    elif loader.num_workers:
+        loader.check_worker_number_rationality()
+    streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    if loader._by_position:
+        iterator = _seeded(loader, threads=threads)
+    elif loader.num_workers == 0:
+        iterator = (InlineIter if streams else MapInlineIter)(loader)
+    elif threads:
+        iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader)))
+    else:
+        iterator = (WorkersIter if streams else MapWorkersIter)(loader, Slots(loader, loader.here.spares))
+    if loader.num_workers:
+        loader.here.iterators.add(iterator)
+    return iterator
+
+
+def _seeded(loader: Any, *, threads: bool) -> Any:
+    """With a seed: works are those of a course."""
+    split = loader.in_order and is_batched(loader) and not prepares_batches(loader.dataset)
+    route = recognise(loader, loader.seed)
+    course = Course(route, loader._progress, loader.num_workers, split=split)
+    course.steering = loader.caching.steering(loader, route.own, route.world)
+    positions = Positions(loader.dataset, loader.seed, threads=threads, draws=loader._draws)
+
+    def maker(collate_fn: Any, *, rows: bool = True) -> PositionMaker:
+        is_stacked = rows and stacks(collate_fn)
+        return PositionMaker(positions, collate_fn, batched=is_batched(loader), stacks=is_stacked)
+
+    if loader.num_workers == 0:
+        return SeededInlineIter(loader, course, maker(loader.collate_fn))
+    own = maker(_collate_here(loader) if threads else loader.collate_fn)
+    start = partial(_thread_pool if threads else _process_pool, loader, partial(_itself, own))
+    return SeededPoolIter(loader, course, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
+
+
+def _process_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
+    context = loader.multiprocessing_context or torch.multiprocessing
+    slots = Slots(loader, loader.here.spares)
+    return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator.pins)
+
+
+def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
+    collate = _collate_here(loader)
+    here = collate if isinstance(collate, HereCollate) else None
+    room = HereRoom(loader.caching, here, pins=iterator.pins)
+    return QueuePool(_duty(loader, maker, iterator), loader.caching, room)
+
+
+def _duty(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Duty:
+    return Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, iterator.base_seed, maker)
+
+
+def _itself(maker: Maker) -> Maker:
+    """A maker that all workers may share, or that each gets a copy of with its process."""
+    return maker
+
+
+def _fetching(loader: Any) -> Maker:
+    """A maker without a seed, for one worker thread: what torch's fetcher does."""
+    batched = is_batched(loader)
+
+    def fetcher(collate: Callable[[Any], Any]) -> Any:
+        return DatasetKind.create_fetcher(DatasetKind.Map, loader.dataset, batched, collate, loader.drop_last)
+
+    return FetchMaker(fetcher, _collate_here(loader), batched=batched)
+
+
+def _collate_here(loader: Any) -> Any:
+    """The user's `collate_fn`; torch's own collates into memory that is used again."""
+    if loader.collate_fn is not torch.utils.data.default_collate:
+        return loader.collate_fn
+    return loader.here.collate
+
+
+def _check_threads(loader: Any) -> None:
+    """Warn once of what threads cannot give."""
+    dataset = loader.dataset
+    if isinstance(dataset, torch.utils.data.IterableDataset):
+        raise ConfigError("workers='threads' share one dataset, so an IterableDataset would give every sample to each")
+    if loader._told_about_threads or takes_rng(dataset):
+        return
+    loader._told_about_threads = True
+    if draws_from_globals(lambda: dataset[0]):
+        warnings.warn(
+            "the dataset draws from the default generators of Python, NumPy or torch. Threads share them, so results "
+            "depend on timing. Give it __getsample__(index, rng) that draws from rng, or use workers='processes'.",
+            stacklevel=8,  # where `iter()` is called
+        )
+
+
+def _say_what_cannot_be_sent(loader: Any, error: Exception) -> None:
+    method = (loader.multiprocessing_context or multiprocessing).get_start_method()
+    if method == "fork":
+        return
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        try:
+            ForkingPickler.dumps(getattr(loader, name))
+        except (AttributeError, TypeError, PicklingError):
+            error.add_note(
+                f"The {name} cannot be sent to a worker process that is started by {method!r}. Define what it refers "
+                "to at the top of a module (no lambdas, no local classes), or pass multiprocessing_context='fork'."
+            )
+
+
+def _too_few_descriptors(workers: int) -> str:
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"too many open files: {workers} workers need about {_DESCRIPTORS_PER_WORKER * workers + 10} descriptors beyond "
+        f"those in use, and this process may open {limit} in all. Raise the limit (`ulimit -n`, here up to {hard}) "
+        "or lower num_workers."
+    )

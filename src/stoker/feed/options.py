@@ -1,0 +1,136 @@
+"""What a loader of ours is asked for: arguments, plan and environment, resolved once into one value that does not change.
+
+What is given explicitly is never overruled by a plan. What means nothing is refused here, before anything is made.
+"""
+
+import os
+import platform
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch.utils.data
+
+from stoker.errors import ConfigError
+from stoker.internals import expected
+from stoker.plan import CACHE_POLICIES, Plan
+from stoker.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Arguments of a loader that are not torch's, and those of torch's that a plan may fill."""
+
+    num_workers: int
+    prefetch_factor: int | None
+    workers: str
+    seed: int | None
+    cache: Any
+    """In bytes, once it is resolved."""
+    cache_policy: str
+    cache_dir: str | os.PathLike[str] | None
+    group: str | None
+    group_bytes: Any
+    group_patience_s: float | None
+    plan: Plan | str | os.PathLike[str] | None = None
+    is_cache_planned: bool = False
+    """Whether the cache is a plan's wish, not the script's."""
+    given: frozenset[str] = frozenset()
+    """The arguments that were given explicitly."""
+
+    def resolved(self, dataset: Any, default_plan: Plan) -> "Options":
+        """With what a plan adds, and checked."""
+        plan = self.plan if isinstance(self.plan, Plan) else default_plan if self.plan is None else Plan.load(self.plan)
+        if is_wanted() and expected.difference() is not None:
+            expected.fall_back(self._asked())
+            plan = replace(plan, workers=None, cache_bytes=None, group=None)
+        return self._planned(plan, dataset)._checked(dataset)
+
+    def _asked(self) -> list[str]:
+        """What torch's own loader cannot do."""
+        asked = {"seed=": self.seed is not None, "group=": self.group is not None, "cache=": self.cache is not None}
+        return [name for name, is_asked in (asked | {"workers='threads'": self.workers == "threads"}).items() if is_asked]
+
+    def _planned(self, plan: Plan, dataset: Any) -> "Options":
+        # A subclass may have passed on what its user did not give: what is as if it were not given counts as that, too.
+        # A stream means something else with another number of workers.
+        found: dict[str, Any] = {}
+        streams = isinstance(dataset, torch.utils.data.IterableDataset)
+
+        def is_open(name: str, default: Any) -> bool:
+            return name not in self.given and getattr(self, name) == default
+
+        if plan.workers is not None and is_open("workers", "processes") and not streams:
+            found["workers"] = plan.workers
+        if plan.num_workers is not None and is_open("num_workers", 0) and not streams:
+            found["num_workers"] = plan.num_workers
+        if plan.prefetch_factor is not None and is_open("prefetch_factor", None):
+            found["prefetch_factor"] = plan.prefetch_factor if found.get("num_workers", self.num_workers) else None
+        if plan.group is not None and is_open("group", None) and not streams:
+            found["group"] = plan.group
+        if plan.cache_bytes is not None and is_open("cache", None):
+            found |= {"cache": plan.cache_bytes, "is_cache_planned": True}
+            found["cache_dir"] = plan.cache_dir if self.cache_dir is None else self.cache_dir
+            is_alone = found.get("group", self.group) is None
+            if plan.cache_policy is not None and self.seed is not None and hasattr(dataset, "cache_name") and is_alone:
+                found["cache_policy"] = plan.cache_policy
+        return replace(self, **found)
+
+    def _checked(self, dataset: Any) -> "Options":
+        if self.workers not in ("processes", "threads"):
+            raise ConfigError(f"workers must be 'processes' or 'threads', not {self.workers!r}")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
+            raise ConfigError(f"seed must be a whole number or None, not {self.seed!r}")
+        if not is_enabled():
+            return self
+        checked = self
+        if self.cache is not None:
+            checked = replace(checked, cache=parse_bytes(self.cache, "cache"))
+        if self.cache_policy not in CACHE_POLICIES:
+            raise ConfigError(f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, not {self.cache_policy!r}")
+        if self.cache_policy != "keep-first":
+            self._check_order_is_known(dataset)
+        if self.group is not None:
+            checked = checked._checked_in_group(dataset)
+        return checked
+
+    def _check_order_is_known(self, dataset: Any) -> None:
+        from stoker.tensor.dataset import of_stoker  # not at the top: on other systems it cannot even be imported
+
+        if self.seed is None or of_stoker(dataset) is not dataset:
+            raise ConfigError(
+                f"cache_policy={self.cache_policy!r} needs seed=n and a stoker.Dataset: only then the order of all reads "
+                "is known where the policy decides. 'keep-first' works with any dataset."
+            )
+        if self.group is not None:
+            raise ConfigError(
+                f"cache_policy={self.cache_policy!r} does not go with group=: samples of a group are read by whichever job "
+                "comes first, in no order that is known before. 'keep-first' works in groups."
+            )
+
+    def _checked_in_group(self, dataset: Any) -> "Options":
+        from stoker.group.door import check_name
+
+        check_name(self.group)
+        if isinstance(dataset, torch.utils.data.IterableDataset):
+            raise ConfigError("group= needs a map-style dataset: a stream is not the same for every job")
+        if self.group_patience_s is not None and not self.group_patience_s > 0:
+            raise ConfigError(f"group_patience_s must be a number of seconds above 0, not {self.group_patience_s!r}")
+        if self.group_bytes is None:
+            return self
+        return replace(self, group_bytes=parse_bytes(self.group_bytes, "group_bytes"))
+
+
+def is_enabled() -> bool:
+    """Whether loaders are ours here, and not torch's own."""
+    return is_wanted() and expected.difference() is None
+
+
+def is_wanted() -> bool:
+    """Whether they are to be."""
+    if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
+        return False
+    if platform.system() == "Linux":
+        return True
+    warnings.warn("stoker.DataLoader works on Linux; here it behaves as torch's own", stacklevel=6)
+    return False

@@ -1,0 +1,166 @@
+"""The iterator over a pool: work goes out ahead, and batches come back in their order, or as they come.
+
+Work number i goes to worker i mod N, at most `prefetch_factor` each. What torch's iterator promises is kept here: errors of
+the dataset are raised in the place of their batch, deaths and `timeout` have torch's words, `persistent_workers` stay.
+"""
+
+import itertools
+import os
+import queue
+from collections.abc import Callable
+from typing import Any
+
+from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
+from stoker.meter import now
+from stoker.pool.pools import Pool
+from stoker.pool.serving import Result
+from stoker.pool.work import Made, Work
+
+
+class PoolIter(MapIter):
+    """`num_workers>0`, but not over torch's own worker loop. Batches are those of the user's sampler."""
+
+    _pool: Pool | None = None
+    _is_over = False
+
+    def __init__(self, loader: Any, start: Callable[["PoolIter"], Pool], *, indices: Any = None) -> None:
+        self._owner = os.getpid()
+        self._workers = workers = loader.num_workers
+        self._load = [0] * workers
+        """How many works each worker has."""
+        self._sent = self._expected = 0
+        self._due: dict[int, int] = {}
+        """The worker of each work that is under way."""
+        self._early: dict[int, Result] = {}
+        """What came before its turn."""
+        super().__init__(loader, indices=indices, draws_seed=indices is None)
+        self._in_order, self._stays = loader.in_order, loader.persistent_workers
+        self._timeout_s = loader.timeout
+        self._most_due = loader.prefetch_factor
+        self._turns = itertools.cycle(range(workers))
+        self._meter.workers = workers
+        self._pool = start(self)
+        refuse_in_children(self)
+        self._reset(loader, first_iter=True)
+
+    def _begin_epoch(self) -> None:
+        """Order as much as may be under way. `persistent_workers` may still be busy with an epoch that was left early."""
+        while self._due:
+            self._settle(*self._receive())
+        self._early.clear()
+        self._expected, self._is_over = self._sent, False
+        for _ in range(self._most_due * self._workers):
+            self._order_next()
+
+    def _next_work(self) -> Work:
+        """The next one; StopIteration after the last."""
+        return Work(0, 0, 0, self._next_index())
+
+    def _order_next(self) -> None:
+        if self._is_over:
+            return
+        try:
+            work = self._next_work()
+        except StopIteration:
+            self._is_over = True
+            return
+        worker = next(self._turns)
+        if not self._in_order:  # a slow worker does not hold up the others
+            while self._load[worker] >= self._most_due:
+                worker = next(self._turns)
+        self._due[self._sent] = worker
+        self._load[worker] += 1
+        assert self._pool is not None
+        self._pool.order(worker, self._sent, work)
+        self._sent += 1
+
+    def _obtain(self) -> Any:
+        made = self._next_made()
+        assert self._pool is not None
+        return self._pool.open(made)
+
+    def _next_made(self) -> Made:
+        """What is due next. An error of the user's is raised here."""
+        while True:
+            if self._expected in self._early:
+                result = self._early.pop(self._expected)
+                self._expected += 1
+                break
+            if not self._due:
+                self._end()
+                raise StopIteration
+            number, result = self._receive()
+            self._settle(number, result)
+            if number == self._expected or not self._in_order:
+                self._expected += 1
+                break
+            self._early[number] = result
+        self._order_next()
+        if not isinstance(result, Made):
+            result.reraise()
+            raise AssertionError
+        self._arrived += result.samples
+        return result
+
+    def _receive(self) -> tuple[int, Result]:
+        """The next result, in the order in which they come."""
+        pool = self._pool
+        assert pool is not None
+        deadline = now() + self._timeout_s if self._timeout_s else float("inf")
+        while True:
+            try:
+                number, result = pool.get(max(0.0, min(deadline - now(), LOOK_AFTER_WORKERS_S)))
+            except queue.Empty:
+                pool.crew.check()
+                late = self._due.get(self._expected, -1) if self._in_order else -1
+                if self._record is not None:
+                    self._record.late(self._meter.batches, pool.crew.pid(late) if late >= 0 else 0)
+                if now() >= deadline:
+                    raise RuntimeError(
+                        f"DataLoader timed out after {self._timeout_s} seconds{self._who_is_late(late)}"
+                    ) from None
+                continue
+            if number in self._due:  # or it came before, from a child that the dataset forked
+                return number, result
+
+    def _settle(self, number: int, result: Result) -> None:
+        """Note that a work is no longer under way, and what it took."""
+        self._load[self._due.pop(number)] -= 1
+        if isinstance(result, Made):
+            self._meter.prep_s += result.prep_s
+            if result.counts is not None:
+                self._meter.add(result.counts)
+
+    def _who_is_late(self, worker: int) -> str:
+        if worker < 0:
+            return ""
+        assert self._pool is not None
+        return (
+            f", waiting for worker {worker} (pid {self._pool.crew.pid(worker)}), which is alive. "
+            "Raise timeout=, or see what it does with `py-spy dump --pid`."
+        )
+
+    def _end(self) -> None:
+        """The epoch is over: so are the workers, if they are not to stay."""
+        if not self._stays and self._pool is not None:
+            crew = self._pool.crew
+            self.close()
+            crew.check_ends()
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that work for it."""
+        return [] if self._pool is None else self._pool.crew.pids
+
+    def close(self) -> None:
+        """End the workers now."""
+        pool, self._pool = self._pool, None
+        if pool is not None and self._owner == os.getpid():
+            self._due.clear()
+            self._early.clear()
+            pool.close()
+
+    _shutdown_workers = close  # torch's name, which frameworks call
+
+    def __del__(self) -> None:
+        self.close()

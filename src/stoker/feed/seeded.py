@@ -1,0 +1,116 @@
+"""Iterators of a loader with a seed: the works are those of a course, and what is made depends on positions alone."""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from stoker.feed.carrier import MapIter
+from stoker.feed.course import Course
+from stoker.feed.pooled import PoolIter
+from stoker.meter import now
+from stoker.pool.maker import PositionMaker
+from stoker.pool.pools import HereRoom, Pool
+from stoker.pool.work import Made, Work
+from stoker.tensor.seeding import generators_restored
+
+
+class SeededInlineIter(MapIter):
+    """`num_workers=0`, with a seed. The training process's own generators are left as they were."""
+
+    def __init__(self, loader: Any, course: Course, maker: PositionMaker) -> None:
+        self._course = course
+        self._maker = maker
+        super().__init__(loader, indices=course)
+        self._meter.workers = 0
+        self._room = HereRoom(loader.caching, None, pins=self._pin_memory)
+
+    def _obtain(self) -> Any:
+        with generators_restored():
+            work = self._next_index()
+            began = now()
+            with self._caching.active():
+                made = self._maker.make(work, self._room)
+        self._meter.prep_s += now() - began
+        if made.counts is not None:
+            self._meter.add(made.counts)
+        self._arrived = made.samples
+        return made.batch
+
+    def _saw(self) -> None:
+        self._progress.saw(self._course.ordered.popleft().samples)
+
+
+class SeededPoolIter(PoolIter):
+    """`num_workers>0`, with a seed. Batches that were ordered in parts are put together here."""
+
+    def __init__(
+        self, loader: Any, course: Course, here: PositionMaker, start: Callable[[Any], Pool], *, has_rows: bool
+    ) -> None:
+        self._course = course
+        self._here = here
+        """For batches whose parts have to be collated in this process."""
+        self._loader = loader
+
+        def start_with_slots(iterator: Any) -> Pool:
+            pool = start(iterator)
+            if has_rows:
+                course.claim_common, course.free_common = pool.claim_common, pool.free_common
+            return pool
+
+        super().__init__(loader, start_with_slots, indices=course)
+
+    def _next_work(self) -> Work:
+        work: Work = self._next_index()
+        return work
+
+    def _next_made(self) -> Made:
+        made = super()._next_made()
+        if made.draws:
+            self._loader._draws = True
+        return made
+
+    def _obtain(self) -> Any:
+        if not self._course.ordered or self._course.ordered[0].parts == 1:
+            return super()._obtain()
+        ordered = self._course.ordered[0]
+        parts: list[Made] = []
+        failure: Exception | None = None
+        for _ in range(ordered.parts):
+            try:
+                parts.append(self._next_made())
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            self._course.forget(ordered)
+            raise failure
+        pool = self._pool
+        assert pool is not None
+        if all(part.is_part and part.layout == parts[0].layout for part in parts):
+            return pool.open_common(parts)
+        self._course.forget(ordered)
+        # Threads have drawn from this process's generators meanwhile, and draw on: there is no state to go back to.
+        with contextlib.nullcontext() if self._here.positions.threads else generators_restored(), _one_thread():
+            lists = [None if part.is_part else pool.open(part) for part in parts]
+            if all(type(samples) is list for samples in lists):
+                batch = self._here.merge(ordered.work, list(itertools.chain(*lists)))  # type: ignore[arg-type]
+            else:  # too unlike each other to lie in one slot
+                batch = self._here.remake(ordered.work)
+        return self._pinned(batch)
+
+    def _saw(self) -> None:
+        if self._course.ordered:  # or else a worker has died after the last batch
+            self._progress.saw(self._course.ordered.popleft().samples)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """As in workers: threads that meet at a barrier while all cores are taken by workers cost a hundred milliseconds."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

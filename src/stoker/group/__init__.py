@@ -1,0 +1,1 @@
+"""Several jobs that read the same batches."""

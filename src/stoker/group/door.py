@@ -1,0 +1,278 @@
+"""A group on this host: where it is found, who comes, and who goes. One at a time.
+
+    HOME/groups/NAME/door            locked by whoever comes or goes; HOME: see `host.folders`
+    HOME/groups/NAME/TOKEN/about     what its members have in common; each of them has a lock on it
+    HOME/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
+
+Loaders of one script, for training and for validation, each have a TOKEN. What a member that was killed leaves behind is
+removed by its workers, or by the next at any door.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import ConfigError, ResourceError
+from stoker.group.room import Room
+from stoker.group.rules import Slots
+from stoker.group.staging import LENGTH, Address, Staging
+from stoker.group.state import LAYOUT
+from stoker.group.table import SIZE, Table
+from stoker.host import folders, forks, process
+from stoker.host.locks import close_lock, inside, locked, open_lock, take
+from stoker.memory import nameless_file
+from stoker.units import format_bytes
+
+VERSION = f"1.{LAYOUT:08x}"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+Differences = Callable[[dict[str, Any]], list[str]]
+"""What keeps a loader from joining one that is described so, in words."""
+
+_entered: dict[str, set[str]] = {}
+"""By the names of groups, the tokens that loaders of this process have joined."""
+
+_at_door = threading.Lock()
+"""Held while a thread of this process is at the door of a group."""
+
+
+def _after_fork_in_child() -> None:
+    global _at_door
+    _at_door = threading.Lock()  # another thread may have held it, and is not here to let go of it
+    _entered.clear()
+
+
+forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
+
+
+def check_name(name: object) -> str:
+    """Refuse what is not a name."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigError(
+            f"group must be a name of at most 64 letters, digits, dots, hyphens and underscores, not {name!r}"
+        )
+    return name
+
+
+def home() -> Path:
+    """Where the groups of this user are."""
+    return folders.home() / "groups"
+
+
+def enter(
+    name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
+) -> tuple[Address, dict[str, Any], int]:
+    """Join a group, or open it: where it is, what its members have in common, and a lock to close when it is left."""
+    try:
+        return _enter(name, about, differences, budget_bytes, cores, label)
+    except folders.NotOwnError as error:
+        raise ResourceError(f"no place for the group {name!r}: {error}") from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise no_room(name) from None
+
+
+def no_room(name: str) -> ResourceError:
+    """There is no space for a group, and what to do."""
+    place = folders.home().parent
+    free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
+    return ResourceError(
+        f"no room for the group {name!r} in {place}: it needs {format_bytes(SIZE)} and a little more, and "
+        f"{format_bytes(free)} are free. `ls {place}` and `stoker cache ls` tell what is there. In containers --shm-size "
+        "makes it larger"
+    )
+
+
+def _enter(
+    name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
+) -> tuple[Address, dict[str, Any], int]:
+    sweep()
+    about = {"version": VERSION, "namespace": process.namespace(), **about}
+    with _door(folders.make_home() / "groups" / name) as folder:
+        found: list[tuple[Path, dict[str, Any]]] = []
+        for stream in sorted(folder.iterdir()):
+            if stream.is_dir():
+                theirs = _living(stream)
+                if theirs is not None:
+                    found.append((stream, theirs))
+        entered = _entered.setdefault(name, set())
+        misfits = []
+        for stream, theirs in found:
+            if theirs.get("rank") != about.get("rank"):
+                continue  # another process of such a job
+            what = _strangers(about, theirs) or differences(theirs)
+            if not what:
+                try:
+                    address, presence = _join(stream, about, label)
+                except ResourceError:
+                    if _living(stream) is not None:
+                        raise
+                    continue  # the last member has just gone
+                entered.add(stream.name)
+                return address, theirs, presence
+            if stream.name not in entered:
+                misfits.append(what)
+        if misfits:
+            # Those that this job has joined already are its other loaders. One that it has not is what this one should be.
+            what = min(misfits, key=len)
+            raise ConfigError(f"this loader does not fit the group {name!r}: " + "; ".join(what))
+        stream = _open(folder, about, Slots(Room(budget_bytes), cores=cores))
+        address, presence = _join(stream, about, label, opens=True)
+        entered.add(stream.name)
+        return address, about, presence
+
+
+def _strangers(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    if theirs["version"] != ours["version"]:
+        return [f"it was opened by a stoker whose groups have version {theirs['version']}, and this is {ours['version']}"]
+    if theirs["namespace"] != ours["namespace"]:
+        return ["it was opened in another container: members must see each other's processes"]
+    return []
+
+
+@contextlib.contextmanager
+def _door(folder: Path, *, waits: bool = True) -> Iterator[Path]:
+    """Alone with a group's folder, which is there. If others are at the door, wait, or raise BlockingIOError."""
+    with inside(), _at_door:
+        yield from _doors(folder, waits=waits)
+
+
+def _doors(folder: Path, *, waits: bool) -> Iterator[Path]:
+    folders.make(folder.parent.parent, folder.parent)
+    path = folder / "door"
+    while True:
+        try:
+            folders.make(folder)
+            descriptor = open_lock(path, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:
+            continue  # the last member has just gone, and taken the folder along
+        try:
+            with locked(descriptor, path, waits=waits):
+                try:
+                    is_same = os.path.samestat(os.fstat(descriptor), os.stat(path))
+                except FileNotFoundError:
+                    is_same = False
+                if is_same:
+                    yield folder
+                    return
+        finally:
+            close_lock(descriptor)
+
+
+def _open(folder: Path, about: dict[str, Any], slots: Slots) -> Path:
+    """A new one, with nobody in it yet. If this process dies on the way, the next at the door removes what is there."""
+    stream = folder / secrets.token_hex(8)
+    stream.mkdir(mode=0o700)
+    try:
+        Table.create(stream / "table", slots.values())
+        path = stream / "about"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(about))
+    except BaseException:
+        shutil.rmtree(stream, ignore_errors=True)
+        raise
+    return stream
+
+
+def _living(stream: Path) -> dict[str, Any] | None:
+    """What is common to the members of one; None if all are dead, and then it is removed."""
+    with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
+        about: dict[str, Any] = json.loads((stream / "about").read_text())
+        if (about["version"], about["namespace"]) != (VERSION, process.namespace()):  # its pids or table mean nothing here
+            if _is_locked(stream / "about"):
+                return about
+        else:
+            table = Table(stream / "table", Slots.of)
+            try:
+                with table.change() as slots:
+                    slots.sweep(process.is_alive)
+                    if slots.members:
+                        return about
+            finally:
+                table.close()
+    shutil.rmtree(stream, ignore_errors=True)
+    return None
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether somebody is present, of whatever version and wherever."""
+    descriptor = open_lock(path, os.O_RDWR)
+    try:
+        return not take(descriptor)
+    finally:
+        close_lock(descriptor)
+
+
+def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = False) -> tuple[Address, int]:
+    table = Table(stream / "table", Slots.of)
+    here = process.own()
+    opened: list[Callable[[], None]] = []
+    try:
+        descriptor = nameless_file() if opens else _open_memory(table)
+        opened.append(lambda: os.close(descriptor))
+        os.ftruncate(descriptor, LENGTH)
+        presence = open_lock(stream / "about", os.O_RDWR)
+        opened.append(lambda: close_lock(presence))
+        fcntl.flock(presence, fcntl.LOCK_SH)
+        with table.change() as slots:
+            # The other ranks of a job have groups of their own: only by counting do all read the same epoch.
+            counts = about.get("world", 1) > 1
+            number = slots.join(here, label, descriptor, time.monotonic(), counts=counts)
+    except BaseException:
+        for close in opened:
+            close()
+        raise
+    finally:
+        table.close()
+    return Address(str(stream), number, here[0], descriptor), presence
+
+
+def _open_memory(table: Table) -> int:
+    with table.look() as slots:
+        members = list(slots.members.values())
+    failure: OSError | None = None
+    for member in members:
+        try:
+            return os.open(f"/proc/{member.process[0]}/fd/{member.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            failure = error
+    raise ResourceError(f"the group's memory cannot be opened through any of its members: {failure}")
+
+
+def leave(staging: Staging) -> None:
+    """Take a member's leave, for it or for one that is dead. The last one takes everything along."""
+    folder = staging.folder
+    with staging.table.change() as slots:  # first, as the door may not open: too many files are open, perhaps
+        slots.leave(staging.member, process.is_alive)
+    with _door(folder.parent) as group:
+        with staging.table.change() as slots:
+            slots.sweep(process.is_alive)
+        if not slots.members:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not any(one.is_dir() for one in group.iterdir()):
+            shutil.rmtree(group, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove groups whose members are all dead, and at whose door nobody is."""
+    groups = home()
+    if not groups.is_dir():
+        return
+    for group in list(groups.iterdir()):
+        with contextlib.suppress(OSError), _door(group, waits=False) as folder:
+            for stream in list(folder.iterdir()):
+                if stream.is_dir():
+                    _living(stream)
+            if not any(one.is_dir() for one in folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)

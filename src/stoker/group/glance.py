@@ -1,0 +1,95 @@
+"""Groups as others see them: looked at, not touched."""
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+from stoker.group.door import NAME, home
+from stoker.group.records import READY, Member, Place
+from stoker.group.state import State
+from stoker.group.table import glance
+from stoker.host import folders, process
+from stoker.host.locks import holder_of
+from stoker.live import groups
+from stoker.live.record import Seen
+
+
+def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.Group]:
+    """The groups that loaders are in, as they are now. Nothing is changed, and nobody is waited for or kept waiting."""
+    found: dict[groups.Key, groups.Group] = {}
+    namespace = process.namespace()
+    for seen in loaders:
+        facts = seen.facts
+        if facts.key not in found and NAME.fullmatch(facts.group) and NAME.fullmatch(facts.stream):
+            with contextlib.suppress(OSError, ValueError, TypeError):  # it has just gone, or is of another version
+                folder = home() / facts.group
+                folders.check(folder.parent.parent, folder.parent, folder)
+                table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    values, holder = glance(table), holder_of(table)
+                finally:
+                    os.close(table)
+                if values is not None:
+                    found[facts.key] = _group(facts.key, State.of(values), holder, is_here=facts.namespace == namespace)
+    return found
+
+
+def _group(key: groups.Key, state: State, holder: str, *, is_here: bool) -> groups.Group:
+    """A group as others see it, without the dead; in another container nobody can be judged."""
+    everybody = {one for member in state.members.values() for one in (member.process, *member.workers)}
+    living = {one for one in everybody if not is_here or process.is_alive(*one)}
+    found = [(pid, process.find(pid)) for pid, _ in living] if is_here else []
+    stopped = {pid for pid, one in found if one is not None and one.is_stopped}
+    for number in [number for number, member in state.members.items() if member.process not in living]:
+        del state.members[number]
+    begun = [member for member in state.members.values() if not member.is_fresh] or state.members.values()
+    first = max((member.place for member in begun), default=(0, 0))
+    members = []
+    for member in state.members.values():
+        workers = tuple(one[0] for one in member.workers if one in living)
+        members.append(
+            groups.Member(
+                number=member.number,
+                pid=member.process[0],
+                script=member.label,
+                workers=workers,
+                epoch=member.epoch,
+                step=member.step,
+                behind=_behind(state, member.place, first),
+                is_reading=member.is_reading,
+                is_passed=member.is_passed,
+                stopped=tuple(sorted({member.process[0], *workers} & stopped)),
+                waits=_waits(state, member),
+            )
+        )
+    return groups.Group(
+        *key,
+        members=tuple(members),
+        prepared=state.prepared,
+        repeated=state.repeated,
+        taken_over=state.taken_over,
+        passed_by=state.passed_by,
+        staging_bytes=state.room.staged_bytes,
+        most_bytes=state.room.most_bytes,
+        budget_bytes=state.room.budget_bytes,
+        locked_by=int(holder.split()[-1]) if is_here and holder.split()[-1].isdigit() else 0,
+    )
+
+
+def _behind(state: State, place: Place, first: Place) -> int:
+    """Batches between two places, as if all epochs had as many as those that are known."""
+    steps = max((epoch.steps for epoch in state.epochs.values()), default=0)
+    return max(0, (first[0] - place[0]) * steps + first[1] - place[1])
+
+
+def _waits(state: State, member: Member) -> groups.Waits | None:
+    batch = state.batches.get(member.place)
+    if not member.is_reading or (batch is not None and batch.state == READY):
+        return None
+    reason = state.reason(member.number)
+    other = state.members.get(reason.member)
+    if reason.kind != groups.ROOM and batch is not None:
+        pid = batch.process[0]
+    else:
+        pid = other.process[0] if other is not None else 0
+    return groups.Waits(reason.kind, None if other is None else other.number, pid)

@@ -1,0 +1,123 @@
+"""Makers: what turns work into a batch, in whichever process or thread it runs.
+
+A room is where batches are put: slots that the training process opens, or memory of this process. A maker prepares the
+samples of a work, straight into the room where that pays, and the room says how the batch is handed over.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+import torch.utils.data
+
+from stoker.pool.work import NOT_COMMON, Made, Work
+from stoker.slots.outbox import Outbox
+from stoker.tensor.dataset import advised
+from stoker.tensor.leaves import HereCollate, collates_as_torch
+from stoker.tensor.rows import are_large, stack
+from stoker.tensor.seeding import Positions
+
+
+class Room(Protocol):
+    """Where batches are put."""
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """A slot of it is claimed while a batch is made, if there is one; samples may be put into it one by one."""
+
+    def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
+        """Have a batch of so many samples made in a slot of this room, or in one that several workers fill."""
+
+
+class Maker(Protocol):
+    """Turns work into batches."""
+
+    def make(self, work: Work, room: Room) -> Made:
+        """Prepare the samples of a work and put the batch into a room."""
+
+
+class PositionMaker:
+    """With a seed: randomness belongs to positions. Parts of batches that have no rows to go to are left as lists."""
+
+    def __init__(self, positions: Positions, collate_fn: Callable[[Any], Any], *, batched: bool, stacks: bool) -> None:
+        self.positions = positions
+        self.collate_fn = collate_fn
+        self.batched = batched
+        self.stacks = stacks and batched
+        """Whether `collate_fn` is torch's, so that samples can go into their rows by themselves."""
+        self.large: bool | None = None
+        """Whether samples are so large that it pays, once one was seen."""
+
+    def make(self, work: Work, room: Room) -> Made:
+        """Prepare the samples of a work and put the batch into a room."""
+        ids = work.indices
+        slot = NOT_COMMON if work.part is None else work.part.slot
+        with nullcontext() if work.decision is None else advised(work.decision):
+            made = room.put(partial(self._content, work, ids, room), len(ids) if self.batched else 1, slot)
+        return made._replace(draws=True) if self.positions.draws else made
+
+    def _content(self, work: Work, ids: Sequence[Any], room: Room) -> Any:
+        outbox = room.outbox
+        make = partial(self.positions.make, work.epoch, work.first, work.step, ids)
+        if not self.stacks or outbox is None or not outbox.claimed:
+            return make(self.collate if work.part is None else list)
+        if work.part is not None:
+            if work.part.slot == NOT_COMMON:
+                return make(list)
+            own = range(work.part.start, work.part.start + len(ids))
+            return make(partial(stack, own=own, total=work.part.total, outbox=outbox, collate=list))
+        if not self.large:
+            return make(self.collate)
+        whole = range(len(ids))
+        return make(partial(stack, own=whole, total=len(ids), outbox=outbox, collate=self.collate_fn))
+
+    def collate(self, samples: Iterable[Any]) -> Any:
+        """Collate samples the usual way."""
+        whole = list(samples)
+        if self.large is None:
+            self.large = self.stacks and are_large(whole[0])
+        return self.collate_fn(whole if self.batched else whole[0])
+
+    def remake(self, work: Work) -> Any:
+        """Prepare a whole batch again, in this process."""
+        return self.positions.make(work.epoch, work.first, work.step, work.indices, self.collate)
+
+    def merge(self, work: Work, samples: list[Any]) -> Any:
+        """Collate a batch that was prepared in parts."""
+        return self.positions.collate(work.epoch, work.first, samples, self.collate)
+
+
+class FetchMaker:
+    """Without a seed: what torch's fetcher does, for one worker."""
+
+    def __init__(
+        self, fetcher: Callable[[Callable[[Any], Any]], Any], collate_fn: Callable[[Any], Any], *, batched: bool
+    ) -> None:
+        self._collate_fn = collate_fn
+        self._batched = batched
+        self._samples = 1
+        self._fetcher = fetcher(self._collate)
+
+    def make(self, work: Work, room: Room) -> Made:
+        """Prepare the samples of a work and put the batch into a room."""
+        made = room.put(partial(self._fetcher.fetch, work.ids), 1)
+        return made._replace(samples=self._samples)
+
+    def _collate(self, samples: Any) -> Any:
+        self._samples = count_samples(samples) if self._batched else 1
+        return self._collate_fn(samples)
+
+
+def count_samples(samples: Any) -> int:
+    """How many samples a batch is made of; a dataset's own batches may not say."""
+    try:
+        return len(samples)
+    except TypeError:
+        return 1
+
+
+def stacks(collate_fn: Callable[[Any], Any]) -> bool:
+    """Whether a collate function is torch's, and does what torch's does."""
+    is_torchs = collate_fn is torch.utils.data.default_collate or isinstance(collate_fn, HereCollate)
+    return is_torchs and collates_as_torch()

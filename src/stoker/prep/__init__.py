@@ -1,1 +1,0 @@
-"""Turning samples into batches."""

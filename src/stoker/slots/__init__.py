@@ -1,0 +1,1 @@
+"""The shared memory of one loader, and the lines between its processes."""

@@ -1,1 +1,0 @@
-"""Finished batches in shared memory, and who still reads them."""

@@ -1,0 +1,95 @@
+"""Where the samples of a loader are fetched from: storage as it is, files through a cache, or a dataset of ours.
+
+One `Caching` stands beside each loader. It travels to the workers, prepares them, and hands over what they have counted.
+"""
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from stoker.cache import intercept
+from stoker.cache.cached import Cache
+from stoker.cache.intercept import FileReads
+from stoker.cache.roots import roots_of
+from stoker.cache.steering import Steering
+from stoker.meter import Counts, Meter, Tally
+from stoker.order import Ids
+from stoker.tensor.dataset import expecting, of_stoker
+
+
+class Caching:
+    """How a loader's samples are fetched."""
+
+    def __init__(self, loader: Any) -> None:
+        dataset = loader.dataset
+        ours = of_stoker(dataset)
+        self.reads: FileReads | None = None
+        if loader.cache is not None and (ours is None or not ours.has_cache):
+            roots = roots_of(dataset) if ours is None else ()
+            name = ", ".join(roots) if ours is None else ours.cache_name
+            if roots == ("/",):
+                name = f"files of {type(dataset).__module__}.{type(dataset).__qualname__}"
+            is_private = ours is not None and (ours.is_private or loader.cache_policy != "keep-first")
+            self.reads = FileReads(Cache(name, loader.cache, loader.cache_dir, is_private=is_private), roots)
+        self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
+        self._steering: Steering | None = None
+        # Of loaders that never said they wanted a cache, some have all in memory.
+        self._intercepts = ours is None and not loader._options.is_cache_planned
+        self._expect = expecting(dataset)
+        self._tally: Tally | None = None
+        if self.reads is not None:
+            self._tally = self.reads.cache.tally
+        elif ours is not None:
+            self._tally = ours.tally
+        self._has_warned = False
+
+    def begin(self) -> Callable[[Any], None] | None:
+        """In a worker process: all that it fetches goes this way. What is returned is told of indices that are ordered."""
+        self.take()
+        if self.reads is not None:
+            intercept.activate(self.reads)
+        return None if self._expect is None else self._foresee
+
+    def _foresee(self, ids: Any) -> None:
+        if isinstance(ids, list) and self._expect is not None:
+            with contextlib.suppress(Exception):  # it will be raised where it belongs
+                self._expect(ids)
+
+    def steering(self, loader: Any, own: Callable[[int], Ids] | None, world: int) -> Steering | None:
+        """What decides on the cache's contents, where that is known before samples are read."""
+        if self.reads is None or loader.cache_policy == "keep-first":
+            return None
+        if self._steering is None:
+            sizes = loader.dataset.source.sizes
+            self._steering = Steering(loader.cache_policy, loader.cache, sizes, own, world)
+        return self._steering
+
+    def active(self) -> contextlib.AbstractContextManager[None]:
+        """In the training process: what this thread fetches within goes this way."""
+        return contextlib.nullcontext() if self.reads is None else intercept.active(self.reads)
+
+    def take(self) -> Counts | None:
+        """What was counted in this process since the last time; None where nothing is."""
+        return None if self._tally is None else self._tally.take()
+
+    def damage(self) -> str:
+        """What is wrong with the cache's store, for those who have lost a worker to a signal; "" if nothing is."""
+        return "" if self._cache is None else self._cache.damage()
+
+    def warn_if_useless(self, meter: Meter) -> None:
+        """At the end of an epoch: say once that no file was seen, if so."""
+        if self.reads is None or not self._intercepts or self._has_warned or meter.hits + meter.misses + meter.faults:
+            return
+        self._has_warned = True
+        warnings.warn(
+            "the cache has seen no file: the dataset opens none from Python, or not below the folders that its attributes "
+            f"name ({self.reads.cache.name}). Libraries that open paths in C (OpenCV, HDF5, decord) are not seen; "
+            "stoker.Dataset, which reads the bytes itself, works with them.",
+            stacklevel=3,
+        )
+
+    def close(self) -> None:
+        """The loader needs it no more."""
+        if self.reads is not None:
+            self.reads.cache.close()
