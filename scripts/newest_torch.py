@@ -24,11 +24,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
-FILES = ["loader", "threads", "seeded", "rows", "differential"]
+FILES = ["torch/test_loader", "torch/test_threads", "torch/test_seeded", "tensor/test_rows", "torch/test_differential"]
 SPARED = ["start_up", "torchrun", "lightning", "accelerate", "audio", "cache_for", "killed"]
 TESTS = [
     "tests/internals",
-    *(f"tests/torch/test_{name}.py" for name in FILES),
+    *(f"tests/{name}.py" for name in FILES),
     *("tests/run/test_run.py", "tests/run/test_analyze.py"),
     # What needs many seconds, and is about this machine or about other packages, is left to the torch of .venv.
     *("-k", f"not ({' or '.join(SPARED)}) and (not test_analyze or preparing)"),
