@@ -1,0 +1,56 @@
+"""Every crew with every exchange that it has: processes over lines, threads over queues, and both over a group's table."""
+
+import secrets
+from typing import Any
+
+import stoker
+from stoker.testing import PoolContract
+
+
+class TestProcessesOverLines(PoolContract):
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, prefetch_factor=4, seed=1)
+
+
+class TestPersistentProcessesOverLines(PoolContract):
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        options: dict[str, Any] = {"prefetch_factor": 4, "seed": 1, "persistent_workers": True}
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, **options)
+
+
+class TestProcessesOfTorch(PoolContract):
+    """torch's own loop and iterator, over slots of ours."""
+
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, prefetch_factor=4)
+
+
+class TestThreadsOverQueues(PoolContract):
+    are_processes = False
+    looks = 1  # whether the dataset draws from generators that threads share
+
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, prefetch_factor=4, workers="threads")
+
+
+class TestThreadsOverQueuesWithASeed(PoolContract):
+    are_processes = False
+    looks = 1
+
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, prefetch_factor=4, workers="threads", seed=1)
+
+
+class TestProcessesOverATable(PoolContract):
+    ahead = 8  # a group may always stage 16 batches, if its memory is large enough
+
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, group=f"test-{secrets.token_hex(4)}")
+
+
+class TestThreadsOverATable(TestProcessesOverATable):
+    are_processes = False
+
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        name = f"test-{secrets.token_hex(4)}"
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, group=name, workers="threads")
