@@ -22,7 +22,7 @@ from stoker.live.record import Record
 from stoker.meter import Meter, now
 from stoker.pool.crew import ends_in_words, let_go_on
 from stoker.pool.maker import count_samples
-from stoker.pool.pools import Slots
+from stoker.pool.processes import Slots
 from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain
 from stoker.slots.context import LinedContext

@@ -21,8 +21,10 @@ from stoker.feed.progress import is_batched
 from stoker.feed.seeded import SeededInlineIter, SeededPoolIter
 from stoker.internals.names import DatasetKind
 from stoker.pool.maker import FetchMaker, Maker, PositionMaker, stacks
-from stoker.pool.pools import HereRoom, LinePool, Pool, QueuePool, Slots
+from stoker.pool.pool import Pool
+from stoker.pool.processes import LinePool, Slots
 from stoker.pool.serving import Duty
+from stoker.pool.threads import HereRoom, QueuePool
 from stoker.tensor.leaves import HereCollate
 from stoker.tensor.seeding import Positions, draws_from_globals, prepares_batches, takes_rng
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
 from stoker.meter import now
-from stoker.pool.pools import Pool
+from stoker.pool.pool import Pool
 from stoker.pool.serving import Result
 from stoker.pool.work import Made, Work
 

@@ -12,7 +12,8 @@ from stoker.feed.course import Course
 from stoker.feed.pooled import PoolIter
 from stoker.meter import now
 from stoker.pool.maker import PositionMaker
-from stoker.pool.pools import HereRoom, Pool
+from stoker.pool.pool import Pool
+from stoker.pool.threads import HereRoom
 from stoker.pool.work import Made, Work
 from stoker.tensor.seeding import generators_restored
 

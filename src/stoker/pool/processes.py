@@ -1,0 +1,136 @@
+"""Worker processes over lines: work is pushed to the worker that it is ordered for, and batches come back in slots."""
+
+from typing import Any
+
+from stoker.memory import Flag
+from stoker.pool.crew import Crew, ProcessCrew
+from stoker.pool.serving import Duty, Result, serve
+from stoker.pool.work import NOT_COMMON, Made, Work, listed, work_of
+from stoker.pool.worker import Beginning, Opener, SlotRoom, are_forked, explain
+from stoker.slots.area import Area
+from stoker.slots.context import LinedContext
+from stoker.slots.inbox import Inbox, Pins
+from stoker.slots.lines import WorkerOrders, WorkerReports
+from stoker.slots.messages import Plain
+from stoker.tensor.caching import Caching
+from stoker.tensor.pinned import pins_for
+
+
+class Slots:
+    """The slots of a loader, which outlive its pools: pages that are there need not be made again."""
+
+    def __init__(self, loader: Any, spares: list[Inbox]) -> None:
+        self._spares = spares
+        pins = next((spare.pins for spare in spares if spare.pins is not None), None) or pins_for(loader)
+        self.pins = pins is not None
+        self.inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor, pins)
+
+    def give_back(self) -> None:
+        """All workers have ended."""
+        if self._spares:
+            self.inbox.close()
+        else:
+            self.inbox.renew()
+            self._spares.append(self.inbox)
+
+
+def _take_spare(spares: list[Inbox], workers: int, prefetch: int, pins: Pins | None) -> Inbox:
+    while spares:
+        inbox = spares.pop()
+        fits = (inbox.area.workers, inbox.area.prefetch, inbox.pins is None) == (workers, prefetch, pins is None)
+        if inbox.is_ours and fits:
+            return inbox
+        inbox.close()
+    return Inbox(Area(workers, prefetch), pins)
+
+
+class LinePool:
+    """Worker processes over lines."""
+
+    def __init__(self, duty: Duty, caching: Caching, context: Any, slots: Slots, *, pins: bool) -> None:
+        self._slots = slots
+        inbox = slots.inbox
+        opener = Opener(inbox, pins=pins)
+        self.open, self.open_common = opener.open, opener.open_common
+        self.free_common = inbox.free_common
+        room = SlotRoom(inbox.area, caching, alike_everywhere=True)
+        beginning = Beginning(room, forked=are_forked(context))
+        self._lines = LinedContext(context, duty.workers, beginning, Made, explain, ids_of=_ids_of)
+        with self._lines.starting():
+            self._reports = self._lines.Queue()
+            self._stop = self._lines.Event()
+            self._orders, processes = [], []
+            for number in range(duty.workers):
+                self._orders.append(self._lines.Queue())
+                own = self._orders[-1], self._reports, self._stop
+                process = self._lines.Process(_Serving(duty, number, room), own)
+                process.daemon = True
+                process.start()
+                processes.append(process)
+        self.crew: Crew = ProcessCrew(processes, self._tell_to_end, caching.damage)
+
+    def _tell_to_end(self) -> None:
+        self._stop.set()
+        for orders in self._orders:
+            orders.close()  # whose end is the end of work
+
+    def order(self, worker: int, name: int, work: Work) -> None:
+        """Have a worker do something. Does not wait."""
+        self._orders[worker].put((name, work.as_plain() or work))
+
+    def get(self, timeout_s: float) -> tuple[int, Result]:
+        """The next result, and the name of its work. `queue.Empty` after a time, and when a worker has ended."""
+        return self._reports.get(timeout_s)  # type: ignore[no-any-return]
+
+    def claim_common(self) -> int:
+        """A slot for several workers to fill, or NOT_COMMON."""
+        number = self._slots.inbox.claim_common()
+        return NOT_COMMON if number is None else number
+
+    def close(self) -> None:
+        """End the crew, and keep the slots for the next epoch, whose first batches then find their pages in place."""
+        self.crew.close()
+        self._lines.close()
+        self._slots.give_back()
+
+
+class _Serving:
+    """What runs in a worker process over lines. Travels there."""
+
+    def __init__(self, duty: Duty, worker: int, room: SlotRoom) -> None:
+        self._duty = duty
+        self._worker = worker
+        self._room = room
+
+    def __call__(self, orders: WorkerOrders, reports: WorkerReports, stop: Flag) -> None:
+        self._duty.become_worker(self._worker)
+        where = f"in DataLoader worker process {self._worker}"
+        serve(self._duty.begin(self._worker, where), where, _LineExchange(orders, reports, stop), self._room)
+
+
+class _LineExchange:
+    """The worker's end of its lines."""
+
+    def __init__(self, orders: WorkerOrders, reports: WorkerReports, stop: Flag) -> None:
+        self._orders, self._reports, self._stop = orders, reports, stop
+
+    def next(self) -> tuple[int, Work] | None:
+        """The next work."""
+        name, work = self._orders.get()
+        if self._stop.is_set():
+            return None
+        return name, work if type(work) is Work else work_of(work)
+
+    def give_up(self, name: int) -> None:
+        """The end of the line says it."""
+
+    def publish(self, name: int, result: Result) -> None:
+        """Report. A child that the dataset forked ends here."""
+        self._reports.put((name, Plain(result) if type(result) is Made and result.place is not None else result))
+
+
+def _ids_of(order: Any) -> Any:
+    return listed(order[1][_IDS])
+
+
+_IDS = Work._fields.index("ids")
