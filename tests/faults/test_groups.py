@@ -226,6 +226,7 @@ def storm(name: str, start: Callable[..., Job], events: int, seed: int) -> None:
     assert living
     done = {id(job): job.epochs_done() for job in living}
     for job in living:
+        wait_until(job.batches, "it has come: the last of them may have been started just now, to an empty place")
         wait_until(lambda job=job: job.epochs_done() > done[id(job)] + 1, f"job {job.pid} goes on: {slots_of(name)}")
     check_everything_once(everybody)
 

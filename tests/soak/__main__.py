@@ -114,14 +114,14 @@ def main() -> int:
         return _with_own_dev_shm()
     # Those whose parents were killed become children of this process, which then sees what is left of them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGALRM, _hang)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, _stop)
-    print(f"seed {options.seed}, process {os.getpid()}", flush=True)
     table: dict[str, Counts] = {name: collections.Counter() for name in options.storm or STORMS}
     stopped_by = 0
     try:
+        signal.signal(signal.SIGALRM, _hang)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, _stop)
+        print(f"seed {options.seed}, process {os.getpid()}", flush=True)
         _storms(table, random.Random(options.seed), options.minutes)
     except Stopped as stopped:
         stopped_by = stopped.args[0]
