@@ -490,20 +490,20 @@ def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
 
 
 def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
-    from stoker.group.room import Room
-    from stoker.group.rules import Slots
+    from stoker.group.room import StagingRoom
+    from stoker.group.rules import Group
     from stoker.group.table import Table, glance
 
-    Table.create(tmp_path / "table", Slots(Room(1000)).values())
-    table = Table(tmp_path / "table", Slots.of)
+    Table.create(tmp_path / "table", Group(StagingRoom(1000)).values())
+    table = Table(tmp_path / "table", Group.of)
     is_over = False
 
     def write() -> None:
         while not is_over:
-            with table.change() as slots:
-                number = slots.prepared + 1
-                slots.prepared = slots.repeated = slots.taken_over = slots.passed_by = number
-                slots.room.capacities = [number] * (number % 1000)
+            with table.change() as group:
+                number = group.prepared + 1
+                group.prepared = group.repeated = group.taken_over = group.passed_by = number
+                group.room.capacities = [number] * (number % 1000)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -513,10 +513,10 @@ def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
         while len(set(counts)) < 100:
             values = glance(descriptor)
             if values is not None:
-                slots = Slots.of(values)
-                assert slots.prepared == slots.repeated == slots.taken_over == slots.passed_by
-                assert slots.room.capacities == [slots.prepared] * (slots.prepared % 1000)
-                counts.append(slots.prepared)
+                group = Group.of(values)
+                assert group.prepared == group.repeated == group.taken_over == group.passed_by
+                assert group.room.capacities == [group.prepared] * (group.prepared % 1000)
+                counts.append(group.prepared)
         assert counts == sorted(counts)
     finally:
         is_over = True

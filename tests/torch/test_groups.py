@@ -454,9 +454,9 @@ def test_workers_end_what_they_are_at(make: Make, tmp_path: Path) -> None:
 def test_an_epoch_that_is_left(make: Make) -> None:
     loader = make(num_workers=1)
     next(iter(loader))
-    with loader.here.member.seat.staging.table.look() as slots:
-        (member,) = slots.members.values()
-        assert (member.place, member.is_reading) == ((1, 0), False)  # the others are not held up by it
+    with loader.here.member.seat.staging.table.look() as group:
+        (member,) = group.members.values()
+        assert (member.point, member.is_reading) == ((1, 0), False)  # the others are not held up by it
     assert len(list(loader)) == 10
     assert loader._progress.epoch == 1
 

@@ -1,6 +1,6 @@
 """What is known of a group that loaders are in, at one moment: who is where, and who waits for whom. Values.
 
-`stage` fills them in, from the group's own table.
+`group.glance` fills them in, from the group's table.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberView:
     """A loader of some job."""
 
     number: int
@@ -53,12 +53,12 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupView:
     """A group; counts are since it was opened."""
 
     name: str
     stream: str
-    members: tuple[Member, ...]
+    members: tuple[MemberView, ...]
     prepared: int
     repeated: int
     taken_over: int
@@ -75,11 +75,11 @@ class Group:
         return sum(len(member.workers) for member in self.members)
 
     @property
-    def last(self) -> Member | None:
+    def last(self) -> MemberView | None:
         """The member that is furthest behind of those that are waited for, unless all are at one place."""
         last = max((one for one in self.members if not one.is_passed), key=lambda one: one.behind, default=None)
         return last if last is not None and last.behind else None
 
-    def member(self, number: int | None) -> Member | None:
+    def member(self, number: int | None) -> MemberView | None:
         """The member with a number."""
         return next((one for one in self.members if one.number == number), None)
