@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stoker.group.answers import Draw, LetGo, Task, TooLarge, WaitForRoom
+from stoker.group import life, rules
+from stoker.group.answers import Draw, LetGo, Prepare, Task, TooLarge, WaitForRoom
 from stoker.group.life import AWAITED, COPYING, FILLING, LEAVING, PASSED_BY, READY, WAITING, WANTS_ROOM
 from stoker.group.records import NOWHERE, Point, Reason
 from stoker.group.room import ProcessId, Slot, StagingRoom
@@ -230,9 +231,9 @@ class World:
         was = self.group.batches.get(hand.point)
         has_waited = was is not None and was.state == WANTS_ROOM
         with self.change() as group:
-            before = group.values()
+            before = values_of(group)
             answer = group.assign_slot(hand.point, hand.process, hand.size) if number in group.members else LetGo()
-            assert not isinstance(answer, LetGo | TooLarge) or group.values() == before, "a refusal changes something"
+            assert not isinstance(answer, LetGo | TooLarge) or values_of(group) == before, "a refusal changes something"
             if isinstance(answer, Slot):
                 hand.slot = answer.number
                 self._discard(answer)
@@ -318,6 +319,12 @@ class World:
                     self.pass_by(reason.member)
                     return True
         return False
+
+
+def values_of(group: Group) -> list[Any]:
+    """What a group consists of now, which later changes do not touch."""
+    values: list[Any] = marshal.loads(marshal.dumps(group.values()))
+    return values
 
 
 def go_on(world: World, chance: random.Random, many: int) -> None:
@@ -690,3 +697,136 @@ def test_a_member_may_stop_in_the_middle_of_an_epoch() -> None:
     read_all(world, one, 10)
     world.rest(two)
     assert point_of(world, two) == (1, 0)
+
+
+# ---- states and answers
+
+
+def a_member_that_is(phase: int) -> tuple[Group, int]:
+    """A member in a phase, and the batch that it reads next is ready; another member has prepared it."""
+    world = a_world()
+    other, job = world.join(1), world.join(0)
+    world.begin(other)
+    group = world.group
+    if phase != life.FRESH:
+        group.begin(job.number, 0.0)
+    if phase == life.RESTING:
+        group.rest(job.number, 0.0)
+    if phase in (life.WAITING, life.COPYING):
+        group.start_waiting(job.number)
+    while group.ready_batch(job.number) is None:
+        assert world.work(other.number, other.hands[0])
+        group = world.group
+    if phase == life.COPYING:
+        group.start_copying(job.number)
+    assert group.members[job.number].phase == phase
+    return group, job.number
+
+
+def do(group: Group, event: str, number: int) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {"restore": ((0, 0), 1.0)}
+    arguments |= dict.fromkeys(("begin", "rest", "finish_copying"), (1.0,))
+    getattr(group, event)(number, *arguments.get(event, ()))
+
+
+@pytest.mark.parametrize("phase", range(5), ids=life.PHASE_NAMES)
+@pytest.mark.parametrize("event", life.PHASES)
+def test_a_member_changes_its_phase_as_the_table_says_or_not_at_all(event: str, phase: int) -> None:
+    group, number = a_member_that_is(phase)
+    if event == "finish_epoch":
+        group.epochs[0].steps = 0
+    after = life.PHASES[event].get(phase)
+    if after is not None:
+        do(group, event, number)
+        assert group.members[number].phase == after
+    elif event in ("rest", "stop_waiting"):  # nothing is to be done
+        do(group, event, number)
+        assert group.members[number].phase == phase
+    elif event == "begin":  # it rests before, for a moment
+        do(group, event, number)
+        assert group.members[number].phase == life.READING
+    else:
+        before = values_of(group)
+        with pytest.raises(life.IllegalChange, match=f"{event}: .*{life.PHASE_NAMES[phase]}"):
+            do(group, event, number)
+        assert values_of(group) == before
+
+
+def test_only_what_is_ready_is_copied_and_only_what_was_read_is_over() -> None:
+    world = a_world()
+    job = world.join(1)
+    world.begin(job)
+    with pytest.raises(life.IllegalChange, match="not ready"):
+        world.group.start_copying(job.number)
+    with pytest.raises(life.IllegalChange, match="to read"):
+        world.group.finish_epoch(job.number)
+
+
+def test_one_that_is_about_to_leave_is_never_waited_for_again() -> None:
+    world = a_world()
+    stays, leaves = world.join(1), world.join(1)
+    for standing in (AWAITED, PASSED_BY):
+        group = Group.of(world.group.values())
+        member = group.members[leaves.number]
+        if standing == PASSED_BY:
+            group.pass_by(leaves.number)
+        assert member.standing == standing
+        group.retire(leaves.number)
+        for happens in (
+            lambda group=group: group.retire(leaves.number),
+            lambda group=group: group.pass_by(leaves.number),
+            lambda group=group: group.begin(leaves.number, 1.0),
+            lambda group=group: group.rest(leaves.number, 1.0),
+            lambda group=group: group.restore(leaves.number, (5, 0), 1.0),
+            lambda group=group: group.begin(leaves.number, 1.0),
+        ):
+            happens()
+            assert member.standing == LEAVING
+            assert [one.number for one in group.awaited()] == [stays.number]
+            assert group.claim(leaves.number, leaves.hands[0].process) is None
+    with pytest.raises(life.IllegalChange, match="LEAVING"):
+        member.change_standing("catch_up")
+
+
+def test_one_that_retires_keeps_what_it_copies_and_frees_what_it_waits_for() -> None:
+    for phase, is_kept in ((life.COPYING, True), (life.WAITING, False)):
+        group, number = a_member_that_is(phase)
+        batch = group.ready_batch(number)
+        assert batch is not None
+        assert group.is_held(batch)
+        group.retire(number)
+        assert group.is_held(batch) is is_kept
+
+
+def test_all_states_are_in_the_diagrams() -> None:
+    text = rules.__doc__ or ""
+    for name in (*life.BATCH_NAMES, *life.PHASE_NAMES, *life.STANDING_NAMES, *life.PHASES, *life.STANDINGS):
+        assert f" {name} " in text
+        assert not hasattr(life, name) or isinstance(getattr(life, name), int)
+    for names in (life.BATCH_NAMES, life.PHASE_NAMES, life.STANDING_NAMES):
+        assert [getattr(life, name) for name in names] == list(range(len(names)))
+
+
+def test_a_process_that_asks_for_room_is_answered() -> None:
+    world = a_world(budget=5, length=4)
+    job = world.join(3)
+    world.begin(job)
+    one, two, three = (hand.process for hand in job.hands)
+    group = world.group
+    assert group.claim(job.number, one) == Draw(0)
+    group.draw(0, 4, "")
+    assert [group.claim(job.number, process) for process in (one, two, three)] == [Prepare((0, step)) for step in range(3)]
+    assert group.assign_slot((0, 0), two, 3) == LetGo()  # it is another's
+    assert group.assign_slot((0, 3), two, 3) == LetGo()  # nobody has claimed it
+    assert group.assign_slot((0, 2), three, 9) == TooLarge(5)
+    assert group.reserve((0, 0), one) is None  # no size is known yet
+    assert group.assign_slot((0, 0), one, 4) == Slot(0, 4)
+    assert group.assign_slot((0, 1), two, 2) == WaitForRoom()
+    assert group.batches[0, 1].state == WANTS_ROOM
+    assert group.publish((0, 0), one, 0, 4)
+    group.start_copying(job.number)
+    assert group.assign_slot((0, 1), two, 2) == WaitForRoom()
+    group.finish_copying(job.number, 1.0)
+    assert group.assign_slot((0, 1), two, 5) == Slot(0, 5)
+    assert not group.publish((0, 1), one, 0, 5)
+    assert group.publish((0, 1), two, 0, 5)

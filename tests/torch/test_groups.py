@@ -523,6 +523,19 @@ def test_resume_when_the_others_are_beyond(make: Make) -> None:
     assert back._progress.epoch == second._progress.epoch
 
 
+def test_an_iterator_from_before_a_state_was_loaded_reads_no_more(make: Make) -> None:
+    loader = make()
+    before = iter(loader)
+    next(before)
+    state = loader.state_dict()
+    next(before)
+    loader.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="another iter"):
+        next(before)
+    del before
+    assert len(list(loader)) == 9
+
+
 def test_a_state_of_another_loader_is_refused(make: Make) -> None:
     state = stoker.DataLoader(Pictures(), 8, shuffle=True, seed=3).state_dict()
     with pytest.raises(ConfigError, match="belongs to another loader"):

@@ -258,7 +258,7 @@ class GroupIter(MapIter):
         if not self._has_begun:
             self._begin()
         if member.reading is not self._token:
-            raise RuntimeError("another iter() of this loader has begun; in a group one goes on at a time")
+            raise RuntimeError("another iter() of this loader has begun, or a state was loaded: call iter() again")
         member.check()
         while True:
             with member.seat.turn(self._patience) as turn:

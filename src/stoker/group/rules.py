@@ -38,7 +38,18 @@ change nothing, are in `state`.
 from collections.abc import Callable
 
 from stoker.group.answers import Draw, LetGo, RoomAnswer, Task, TooLarge, WaitForRoom
-from stoker.group.life import AWAITED, CLAIMED, FILLING, FRESH, LEAVING, PASSED_BY, READY, WAITING, WANTS_ROOM
+from stoker.group.life import (
+    AWAITED,
+    CLAIMED,
+    FILLING,
+    FRESH,
+    LEAVING,
+    PASSED_BY,
+    READY,
+    WAITING,
+    WANTS_ROOM,
+    IllegalChange,
+)
 from stoker.group.records import NOWHERE, Epoch, Member, Point, StagedBatch
 from stoker.group.room import ProcessId, Slot
 from stoker.group.state import GroupState
@@ -282,7 +293,8 @@ class Group(GroupState):
 
     def start_copying(self, number: int) -> None:
         """A member copies its next batch, which is ready and stays where it is until `finish_copying`."""
-        assert self.ready_batch(number) is not None
+        if self.ready_batch(number) is None:
+            raise IllegalChange("start_copying: the batch is not ready")
         self.members[number].change_phase("start_copying")
 
     def finish_copying(self, number: int, now: float) -> None:
@@ -293,7 +305,8 @@ class Group(GroupState):
 
     def finish_epoch(self, number: int) -> None:
         """A member has read all batches of its epoch. The next one comes then."""
-        assert self.has_read_all(number)
+        if not self.has_read_all(number):
+            raise IllegalChange("finish_epoch: there are batches to read")
         member = self.members[number]
         member.change_phase("finish_epoch")
         self._move(member, (member.epoch + 1, 0), member.moved_at)
