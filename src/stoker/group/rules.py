@@ -243,7 +243,7 @@ class Group(GroupState):
     def _make_room(self, point: Point, size: int) -> None:
         """Drop later batches, and those that only members passed by need, if this batch is the first that wants room."""
         first = self.first()
-        others = [batch for batch in self.batches.values() if batch.state == READY and not self.is_held(batch)]
+        others = [batch for batch in self.batches.values() if batch.state == READY and not self.is_held(batch.point)]
         later = [batch for batch in others if batch.point > point or first is None or batch.point < first]
         later.sort(key=lambda batch: (first is not None and batch.point >= first, *_backwards(batch.point)))
         is_first_in_line = all(
@@ -327,12 +327,12 @@ class Group(GroupState):
         """Remove batches and epochs that no member needs."""
         first = self.first()
         alone = [member for member in self.members.values() if member.standing != AWAITED]
-        for batch in [batch for batch in self.batches.values() if batch.state == READY]:
-            if (first is not None and batch.point >= first) or self.is_held(batch):
+        for point, batch in [(point, batch) for point, batch in self.batches.items() if batch.state == READY]:
+            if (first is not None and point >= first) or self.is_held(point):
                 continue
-            if any(m.number == batch.member and m.point <= batch.point < m.furthest for m in alone):
+            if any(m.number == batch.member and m.point <= point < m.furthest for m in alone):
                 continue
-            del self.batches[batch.point]
+            del self.batches[point]
             self.to_wake.add(WORK)
             known = self.epochs[batch.epoch]
             known.gone = max(known.gone, batch.step + 1)

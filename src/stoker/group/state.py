@@ -60,7 +60,7 @@ class GroupState:
 
     def first(self) -> Point | None:
         """What the last of the awaited members reads next."""
-        return min((member.point for member in self.awaited()), default=None)
+        return min(((one.epoch, one.step) for one in self.members.values() if one.standing == AWAITED), default=None)
 
     def last(self) -> Member | None:
         """The awaited member that is furthest behind."""
@@ -169,9 +169,8 @@ class GroupState:
         """The slots that hold batches, or are being filled."""
         return {batch.slot for batch in self.batches.values() if batch.slot != NOWHERE}
 
-    def is_held(self, batch: StagedBatch) -> bool:
+    def is_held(self, point: Point) -> bool:
         """Whether a member copies a batch, or waits for it."""
-        point = batch.point
         return any(member.holds(point) for member in self.members.values())
 
     # ---- why a member waits
