@@ -465,6 +465,7 @@ def test_what_a_worker_is_doing(before: Any, after: Any, words: str) -> None:
 
 
 def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
+    from stoker.group.door import home
     from stoker.group.glance import groups_of
 
     name = "n" * 54 + f"{os.getpid():010}"  # the longest that there may be
@@ -484,6 +485,12 @@ def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
         assert stats is not None
         assert (stats.prepared, stats.budget_bytes) == (group.prepared, group.budget_bytes)
         seen = list(loaders().values())
+        (about,) = (home() / name).glob("*/about")
+        content = about.read_text()
+        about.write_text(content.replace('"version": "', '"version": "9'))
+        assert not groups_of(seen)  # the table of another version means something else
+        about.write_text(content)
+        assert groups_of(seen)
     assert not groups_of(seen)  # it has gone
     for odd in ("..", "/etc", "a/b", ""):
         assert not groups_of([replace(one, facts=replace(one.facts, group=odd)) for one in seen])

@@ -45,7 +45,7 @@ _TELL_AFTER_S = 30.0
 
 
 class Membership:
-    """What a loader has to do with its group, in one process."""
+    """A loader's seat in its group, and its workers, in one process."""
 
     def __init__(self, loader: Any) -> None:
         seed = loader.seed if loader.seed is not None else _seed_of(loader.group)
@@ -69,7 +69,7 @@ class Membership:
         """Stands for the iterator that reads now."""
 
     def start(self, loader: Any) -> None:
-        """Have its workers at work."""
+        """Start its workers, unless they run already."""
         if self._crew is not None or not loader.num_workers:
             return
         threads = loader.workers == "threads"
@@ -118,7 +118,7 @@ class Membership:
             do(maker, _where(), exchange, exchange, *given)
 
     def check(self) -> None:
-        """Raise what its workers could not tell otherwise."""
+        """Raise an error that a worker could not stage."""
         if self._crew is None:
             return
         if not self._failures.empty():
@@ -216,7 +216,7 @@ class _ProcessServing:
 
 
 def _take_leave(staging: Staging) -> None:
-    """The training process is dead: its workers see to it that nothing is left behind."""
+    """Remove a member whose training process is dead, and what it left."""
     with contextlib.suppress(Exception):
         leave(staging)
 
@@ -240,7 +240,7 @@ class GroupIter(MapIter):
         self._timeout_s = loader.timeout
 
     def _begin(self) -> None:
-        """When the first batch is asked for: torch makes iterators that it does not use."""
+        """Begin the epoch when the first batch is asked for: torch makes iterators that it does not use."""
         self._has_begun = True
         member, progress = self._membership, self._progress
         member.start(self._loader)
@@ -274,7 +274,7 @@ class GroupIter(MapIter):
                         member.prepare(self._loader, task)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """An epoch that is left: nobody shall wait for the rest of it."""
+        """Leave the epoch: the others do not wait until the rest of it is read."""
         member = getattr(self, "_membership", None)
         if member is not None and member.reading is self._token and not ending():
             member.reading = None
@@ -321,12 +321,12 @@ class GroupIter(MapIter):
 
 
 def _seed_of(name: str) -> int:
-    """The seed of a group that was given none: by its name, so that a search that is started again is the same search."""
+    """The seed of a group without `seed=`. It follows from the name, so that a repeated search is the same search."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
 
 
 def _rank_of(loader: Any) -> int:
-    """Which of the processes of one job: each has samples of its own, and shares them with its like in other jobs."""
+    """Which process of its job this is. Each has its own samples, and shares them with that rank of other jobs."""
     rank = getattr(loader.sampler, "rank", 0)
     return rank if isinstance(rank, int) else 0
 

@@ -103,7 +103,7 @@ def _enter(
         found: list[tuple[Path, dict[str, Any]]] = []
         for stream in sorted(folder.iterdir()):
             if stream.is_dir():
-                theirs = _living(stream)
+                theirs = _remove_if_dead(stream)
                 if theirs is not None:
                     found.append((stream, theirs))
         entered = _entered.setdefault(name, set())
@@ -116,7 +116,7 @@ def _enter(
                 try:
                     address, presence = _join(stream, about, label)
                 except ResourceError:
-                    if _living(stream) is not None:
+                    if _remove_if_dead(stream) is not None:
                         raise
                     continue  # the last member has just gone
                 entered.add(stream.name)
@@ -185,8 +185,8 @@ def _open(folder: Path, about: dict[str, Any], group: Group) -> Path:
     return stream
 
 
-def _living(stream: Path) -> dict[str, Any] | None:
-    """What the members of a group have in common. If all are dead, remove the group and return None."""
+def _remove_if_dead(stream: Path) -> dict[str, Any] | None:
+    """Remove a group whose members are all dead. Else return what its members have in common."""
     with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
         about: dict[str, Any] = json.loads((stream / "about").read_text())
         if (about["version"], about["namespace"]) != (VERSION, process.namespace()):  # its pids or table mean nothing here
@@ -273,6 +273,6 @@ def sweep() -> None:
         with contextlib.suppress(OSError), _door(one, waits=False) as folder:
             for stream in list(folder.iterdir()):
                 if stream.is_dir():
-                    _living(stream)
+                    _remove_if_dead(stream)
             if not any(stream.is_dir() for stream in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -1,10 +1,11 @@
 """Groups as `stoker top` sees them. Nothing here changes a group or waits for its lock."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterable
 
-from stoker.group.door import NAME, home
+from stoker.group.door import NAME, VERSION, home
 from stoker.group.life import AWAITED, FRESH, LEAVING
 from stoker.group.records import Member, Point
 from stoker.group.state import GroupState
@@ -22,9 +23,11 @@ def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.GroupView]:
     for seen in loaders:
         facts = seen.facts
         if facts.key not in found and NAME.fullmatch(facts.group) and NAME.fullmatch(facts.stream):
-            with contextlib.suppress(OSError, ValueError, TypeError):  # it has just gone, or is of another version
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # it has just gone
                 folder = home() / facts.group
                 folders.check(folder.parent.parent, folder.parent, folder)
+                if json.loads((folder / facts.stream / "about").read_text())["version"] != VERSION:
+                    continue  # its table means something else
                 table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     values, holder = glance(table), holder_of(table)

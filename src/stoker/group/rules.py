@@ -6,6 +6,10 @@ prepared when a member needs it, by any worker that asks for a task, and goes wh
     (not there) -- claim --> CLAIMED -- assign_slot --> FILLING -- publish --> READY -- all have read it --> (gone)
                                 \\-- no room --> WANTS_ROOM --/
 
+    CLAIMED -- reserve --> FILLING -- give_back --> CLAIMED      a slot is tried before the size of the batch is known
+    CLAIMED, WANTS_ROOM or FILLING -- let_go, its process died --> (not there)
+    READY -- an earlier batch needs its room --> (not there)
+
 What a member does:
 
     FRESH ---- begin ---> READING -------- start_copying -------> COPYING -- finish_copying --> READING

@@ -1,4 +1,4 @@
-"""What is known of a group that loaders are in, at one moment: who is where, and who waits for whom. Values.
+"""What is known of a group that loaders are in, at one moment: where its members are, and why they wait. Values.
 
 `group.glance` fills them in, from the group's table.
 """
@@ -6,11 +6,11 @@
 from dataclasses import dataclass
 
 ROOM, PREPARED, ASLEEP, NOBODY = "room", "prepared", "asleep", "nobody"
-"""What keeps a member waiting: another must read first; somebody prepares the batch, or will; another does not take what
-it has waited for; there is no worker."""
+"""What keeps a member waiting: another must read first; a worker prepares the batch, or will; another member does not
+copy what it has waited for; there is no worker."""
 
 Key = tuple[str, str]
-"""A group's name, and what tells those of one name apart."""
+"""A group's name, and what tells groups of one name apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class Waits:
 
     kind: str
     member: int | None
-    """Whose turn it is, if that is known."""
+    """The member that it waits for, if that is known."""
     pid: int
-    """The process of it that prepares the batch or must read first; 0 if nobody is known."""
+    """Its process that prepares the batch or must read first; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class MemberView:
     is_reading: bool
     """Whether it is within an epoch."""
     is_passed: bool
-    """Whether nobody waits for it."""
+    """Whether the others do not wait for it."""
     stopped: tuple[int, ...]
     """Those of its processes that a signal or a debugger has stopped."""
     waits: Waits | None
 
     @property
     def name(self) -> str:
-        """It, in words."""
+        """What messages call it."""
         return f"{self.script} (pid {self.pid})"
 
 
