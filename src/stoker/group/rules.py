@@ -41,19 +41,9 @@ change nothing, are in `state`.
 
 from collections.abc import Callable
 
+from stoker.group import life
 from stoker.group.answers import Draw, LetGo, RoomAnswer, Task, TooLarge, WaitForRoom
-from stoker.group.life import (
-    AWAITED,
-    CLAIMED,
-    FILLING,
-    FRESH,
-    LEAVING,
-    PASSED_BY,
-    READY,
-    WAITING,
-    WANTS_ROOM,
-    IllegalChange,
-)
+from stoker.group.life import AWAITED, CLAIMED, FILLING, FRESH, LEAVING, PASSED_BY, READY, WAITING, WANTS_ROOM
 from stoker.group.records import NOWHERE, Epoch, Member, Point, StagedBatch
 from stoker.group.room import ProcessId, Slot
 from stoker.group.state import GroupState
@@ -298,7 +288,7 @@ class Group(GroupState):
     def start_copying(self, number: int) -> None:
         """A member copies its next batch, which is ready and stays where it is until `finish_copying`."""
         if self.ready_batch(number) is None:
-            raise IllegalChange("start_copying: the batch is not ready")
+            raise life.IllegalChange("start_copying: the batch is not ready")
         self.members[number].change_phase("start_copying")
 
     def finish_copying(self, number: int, now: float) -> None:
@@ -310,7 +300,7 @@ class Group(GroupState):
     def finish_epoch(self, number: int) -> None:
         """A member has read all batches of its epoch. The next one comes then."""
         if not self.has_read_all(number):
-            raise IllegalChange("finish_epoch: there are batches to read")
+            raise life.IllegalChange("finish_epoch: there are batches to read")
         member = self.members[number]
         member.change_phase("finish_epoch")
         self._move(member, (member.epoch + 1, 0), member.moved_at)

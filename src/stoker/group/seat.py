@@ -160,7 +160,7 @@ class Seat:
                 reason = group.reason(number)
                 late = group.members.get(reason.member)
             waited_s = time.monotonic() - began
-            if late is not None and waited_s >= self._limit_with(late, reason) and self._lose_patience(began):
+            if late is not None and waited_s >= self._limit_for(late, reason) and self._lose_patience(began):
                 continue
             who = "workers" if late is None else "own workers" if late.number == number else name_of(late)
             before = time.monotonic()
@@ -178,7 +178,7 @@ class Seat:
             self._check(group)
             reason = group.reason(number)
             late = group.members.get(reason.member)
-            if late is None or time.monotonic() - max(began, late.moved_at) < self._limit_with(late, reason):
+            if late is None or time.monotonic() - max(began, late.moved_at) < self._limit_for(late, reason):
                 return False
             if reason.kind == ASLEEP:
                 group.stop_waiting(late.number)
@@ -186,7 +186,7 @@ class Seat:
                 group.pass_by(late.number)
             return True
 
-    def _limit_with(self, late: Member, reason: Reason) -> float:
+    def _limit_for(self, late: Member, reason: Reason) -> float:
         """How long to wait for another member. One of this same process cannot read on while this one waits."""
         if reason.kind == ASLEEP:
             return LOOK_S
