@@ -24,8 +24,8 @@ from typing import Any
 import harness
 import stoker
 from stoker.group.door import home
-from stoker.group.records import READY
-from stoker.group.rules import Slots
+from stoker.group.life import READY
+from stoker.group.rules import Group
 from stoker.group.table import Table
 from workloads import Jpegs
 
@@ -115,18 +115,18 @@ def take_over() -> float:
             one.stdin.write("\n")
             one.stdin.flush()
         (path,) = (home() / group).glob("*/table")
-        table = Table(path, Slots.of)
+        table = Table(path, Group.of)
         claimed: list[tuple[int, int]] = []
         while not claimed:
-            with table.look() as slots:
-                number = next(m.number for m in slots.members.values() if m.process[0] == victim.pid)
-                claimed = [b.place for b in slots.batches.values() if b.member == number and b.state != READY]
+            with table.look() as group:
+                number = next(m.number for m in group.members.values() if m.process[0] == victim.pid)
+                claimed = [b.point for b in group.batches.values() if b.member == number and b.state != READY]
         victim.kill()
         began = time.monotonic()
         while True:
-            with table.look() as slots:
-                first = min(member.place for member in slots.members.values() if member.process[0] == other.pid)
-                if all(place < first or _is_ready(slots, place) for place in claimed):
+            with table.look() as group:
+                first = min(member.point for member in group.members.values() if member.process[0] == other.pid)
+                if all(point < first or _is_ready(group, point) for point in claimed):
                     break
         took_s = time.monotonic() - began
         victim.wait()
@@ -134,8 +134,8 @@ def take_over() -> float:
         return took_s
 
 
-def _is_ready(slots: Slots, place: tuple[int, int]) -> bool:
-    return place in slots.batches and slots.batches[place].state == READY
+def _is_ready(group: Group, point: tuple[int, int]) -> bool:
+    return point in group.batches and group.batches[point].state == READY
 
 
 def main() -> None:

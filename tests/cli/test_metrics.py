@@ -22,7 +22,7 @@ from tests.tries import HANG_S, until
 
 from stoker.cli import main
 from stoker.live.exposition import expose
-from stoker.live.groups import Group, Member
+from stoker.live.groups import GroupView, MemberView
 from stoker.live.record import Facts, Seen
 
 DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "stoker.json"
@@ -83,11 +83,12 @@ def test_two_loaders_of_a_process_and_odd_names() -> None:
     assert parse(expose([], 0.0, 0.0, "0.1"))["stoker_loaders", ""] == 0
 
 
-def in_group() -> tuple[Seen, dict[tuple[str, str], Group]]:
+def in_group() -> tuple[Seen, dict[tuple[str, str], GroupView]]:
     members = tuple(
-        Member(number, 42 + number, "train.py", (50,), 1, 9 - number, number, True, False, (), None) for number in range(2)
+        MemberView(number, 42 + number, "train.py", (50,), 1, 9 - number, number, True, False, (), None)
+        for number in range(2)
     )
-    group = Group("search-7", "ab12", members, 30, 2, 1, 0, 1000, 2000, 4000, 0)
+    group = GroupView("search-7", "ab12", members, 30, 2, 1, 0, 1000, 2000, 4000, 0)
     return seen(facts=replace(seen().facts, group="search-7", stream="ab12", member=1)), {("search-7", "ab12"): group}
 
 

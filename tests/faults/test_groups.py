@@ -20,8 +20,8 @@ from torch.utils.data import Dataset
 
 import stoker
 from stoker.group import door as groups
-from stoker.group.records import READY
-from stoker.group.rules import Slots
+from stoker.group.life import READY
+from stoker.group.rules import Group
 from stoker.group.table import Table
 from stoker.host import process
 from stoker.host.locks import holder_of
@@ -158,13 +158,13 @@ def jobs(name: str, tmp_path: Path) -> Iterator[Callable[..., Job]]:
             assert job.process.exitcode == 0
 
 
-def slots_of(name: str) -> Slots:
+def group_of(name: str) -> Group:
     (path,) = (groups.home() / name).glob("*/table")
-    table = Table(path, Slots.of)
+    table = Table(path, Group.of)
     try:
-        with table.look() as slots:
-            assert isinstance(slots, Slots)
-            return slots
+        with table.look() as group:
+            assert isinstance(group, Group)
+            return group
     finally:
         table.close()
 
@@ -227,7 +227,7 @@ def storm(name: str, start: Callable[..., Job], events: int, seed: int) -> None:
     done = {id(job): job.epochs_done() for job in living}
     for job in living:
         wait_until(job.batches, "it has come: the last of them may have been started just now, to an empty place")
-        wait_until(lambda job=job: job.epochs_done() > done[id(job)] + 1, f"job {job.pid} goes on: {slots_of(name)}")
+        wait_until(lambda job=job: job.epochs_done() > done[id(job)] + 1, f"job {job.pid} goes on: {group_of(name)}")
     check_everything_once(everybody)
 
 
@@ -253,10 +253,10 @@ def test_a_killed_member_is_replaced_at_once(name: str, jobs: Callable[..., Job]
         workers = slow.workers()
         assert len(workers) >= 2
         claimed = stop_at_work(name, workers)
-        taken_over = slots_of(name).taken_over
+        taken_over = group_of(name).taken_over
         slow.kill()  # it becomes a zombie: this process does not wait for it
         took_s = wait_until(lambda: any((b["epoch"], b["step"]) == claimed for b in reader.batches()), "taken over")
-        assert slots_of(name).taken_over > taken_over
+        assert group_of(name).taken_over > taken_over
         for worker in workers:
             with contextlib.suppress(ProcessLookupError):  # the kernel lets stopped orphans go on, or ends them
                 os.kill(worker, signal.SIGCONT)
@@ -279,9 +279,9 @@ def stop_at_work(name: str, workers: list[int]) -> tuple[int, int]:
         with path.open("rb") as table:
             holder = holder_of(table.fileno())
         if holder not in {f"process {worker}" for worker in workers}:
-            for batch in slots_of(name).batches.values():
+            for batch in group_of(name).batches.values():
                 if batch.process[0] in workers and batch.state != READY:
-                    return batch.place
+                    return batch.point
         for worker in workers:
             os.kill(worker, signal.SIGCONT)
         time.sleep(0.01)
@@ -319,10 +319,10 @@ def test_a_stopped_member_holds_the_others_and_goes_on(name: str, jobs: Callable
     stopped, other = jobs(), jobs()
     wait_until(lambda: stopped.batches() and other.batches(), "both read")
     os.kill(stopped.pid, signal.SIGSTOP)
-    place = slots_of(name)
-    held = next(m for m in place.members.values() if m.process[0] == stopped.pid).place
+    before = group_of(name)
+    held = next(m for m in before.members.values() if m.process[0] == stopped.pid).point
     wait_until(lambda: _is_held(name, stopped.pid, other.pid), "the other one is held up")
-    assert next(m for m in slots_of(name).members.values() if m.process[0] == stopped.pid).place == held
+    assert next(m for m in group_of(name).members.values() if m.process[0] == stopped.pid).point == held
     os.kill(stopped.pid, signal.SIGCONT)
     done = stopped.epochs_done(), other.epochs_done()
     wait_until(lambda: stopped.epochs_done() > done[0] + 1 and other.epochs_done() > done[1] + 1, "both go on")
@@ -330,9 +330,9 @@ def test_a_stopped_member_holds_the_others_and_goes_on(name: str, jobs: Callable
 
 
 def _is_held(name: str, by: int, whom: int) -> bool:
-    slots = slots_of(name)
-    late = {m.process[0]: m.number for m in slots.members.values()}
-    reason = slots.reason(late[whom])
+    group = group_of(name)
+    late = {m.process[0]: m.number for m in group.members.values()}
+    reason = group.reason(late[whom])
     return reason.kind == "room" and reason.member == late[by]
 
 
@@ -343,7 +343,7 @@ def test_a_limit_to_patience(name: str, jobs: Callable[..., Job]) -> None:
     os.kill(stopped.pid, signal.SIGSTOP)
     done = other.epochs_done()
     wait_until(lambda: other.epochs_done() > done + 3, "goes on without")
-    assert slots_of(name).passed_by >= 1
+    assert group_of(name).passed_by >= 1
     os.kill(stopped.pid, signal.SIGCONT)
     done = stopped.epochs_done()
     wait_until(lambda: stopped.epochs_done() > done + 2, "comes again")
@@ -388,7 +388,7 @@ def test_the_memory_stays_within_its_budget(name: str, tmp_path: Path) -> None:
     ) as loader:
         other = _fork.Process(target=_read_ragged, args=(name, budget, str(tmp_path / "out")))
         other.start()
-        wait_until(lambda: len(slots_of(name).members) == 2, "two members")
+        wait_until(lambda: len(group_of(name).members) == 2, "two members")
         for _ in range(2):
             sizes = [int(batch.numel()) for batch in loader]
             assert len(sizes) == 50
@@ -438,7 +438,7 @@ def test_another_user(name: str, jobs: Callable[..., Job]) -> None:
     job = jobs()
     wait_until(job.batches, "reads")
     (path,) = (groups.home() / name).glob("*/table")
-    member = next(iter(slots_of(name).members.values()))
+    member = next(iter(group_of(name).members.values()))
     found = _fork.Queue()
     other = _fork.Process(target=_as_nobody, args=(str(path), member.process[0], member.descriptor, name, found))
     other.start()
@@ -476,14 +476,14 @@ def test_opening_is_interrupted(name: str, jobs: Callable[..., Job], monkeypatch
     def dies(*_: Any, **__: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    for where in ("Table.create", "json.dumps", "Slots.join"):
+    for where in ("Table.create", "json.dumps", "Group.join"):
         target, attribute = where.split(".")
         with monkeypatch.context() as patch:
-            patch.setattr({"Table": groups.Table, "json": groups.json, "Slots": Slots}[target], attribute, dies)
+            patch.setattr({"Table": groups.Table, "json": groups.json, "Group": Group}[target], attribute, dies)
             job = jobs()
             job.was_killed = True
             job.process.join(HANG_S)
             assert job.process.exitcode == -signal.SIGKILL
     job = jobs()
     wait_until(lambda: job.epochs_done() >= 1, "opens it anew")
-    assert process.is_alive(*next(iter(slots_of(name).members.values())).process)
+    assert process.is_alive(*next(iter(group_of(name).members.values())).process)

@@ -11,9 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stoker.group.records import COPYING, NOWHERE, READY, WAITING, Draw, Place, Reason
-from stoker.group.room import Process, Room
-from stoker.group.rules import Slots
+from stoker.group import life, rules
+from stoker.group.answers import Draw, LetGo, Prepare, Task, TooLarge, WaitForRoom
+from stoker.group.life import AWAITED, COPYING, FILLING, LEAVING, PASSED_BY, READY, WAITING, WANTS_ROOM
+from stoker.group.records import NOWHERE, Point, Reason
+from stoker.group.room import ProcessId, Slot, StagingRoom
+from stoker.group.rules import Group
 
 MOST_ROUNDS = 2000
 
@@ -21,26 +24,26 @@ MOST_ROUNDS = 2000
 class Hand:
     """Somebody who prepares: a worker, or a reader that has to do it itself."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ProcessId) -> None:
         self.process = process
-        self.place: Place | None = None
+        self.point: Point | None = None
         self.size = 0
         self.slot = NOWHERE
 
     def __repr__(self) -> str:
-        return f"<{self.process[0]} has {self.place}, {self.size} bytes in {self.slot}>"
+        return f"<{self.process[0]} has {self.point}, {self.size} bytes in {self.slot}>"
 
 
 class Job:
     """A member, as the process that it is."""
 
-    def __init__(self, number: int, process: Process) -> None:
+    def __init__(self, number: int, process: ProcessId) -> None:
         self.number = number
         self.process = process
         self.own = Hand(process)
         self.hands: list[Hand] = []
         self.prepares = True
-        self.expected: Place | None = None
+        self.expected: Point | None = None
         self.slot = NOWHERE
         self.is_late = False
 
@@ -49,47 +52,47 @@ class World:
     """Jobs and their workers, each of which does one transaction at a time."""
 
     def __init__(self, budget: int, lengths: list[int], sizes: list[int]) -> None:
-        self.slots = Slots(Room(budget), cores=1 + budget % 3)
+        self.group = Group(StagingRoom(budget), cores=1 + budget % 3)
         self.budget, self.lengths, self.sizes = budget, lengths, sizes
         self.jobs: dict[int, Job] = {}
         self.orphans: list[tuple[int, Hand]] = []
-        self.dead: set[Process] = set()
-        self.content: dict[int, Place | None] = {}
-        self.published: list[Place] = []
+        self.dead: set[ProcessId] = set()
+        self.content: dict[int, Point | None] = {}
+        self.published: list[Point] = []
         self.finished: list[tuple[int, int]] = []
         self.now = 0.0
         self._pids = 0
 
     @contextlib.contextmanager
-    def change(self) -> Iterator[Slots]:
+    def change(self) -> Iterator[Group]:
         """As the table does it: whole or not at all, from values and back to values."""
         self.now += 1
-        before = self.slots.values()
-        slots = Slots.of(marshal.loads(marshal.dumps(before)))
-        assert slots.values()[1:4] == before[1:4]
-        yield slots
-        self.slots = Slots.of(marshal.loads(marshal.dumps(slots.values())))
+        before = self.group.values()
+        group = Group.of(marshal.loads(marshal.dumps(before)))
+        assert group.values()[1:4] == before[1:4]
+        yield group
+        self.group = Group.of(marshal.loads(marshal.dumps(group.values())))
         self.check()
 
     def is_alive(self, pid: int, started: int) -> bool:
         return (pid, started) not in self.dead
 
-    def process(self) -> Process:
+    def process(self) -> ProcessId:
         self._pids += 1
         return self._pids, 0
 
     def steps_of(self, epoch: int) -> int:
         return self.lengths[epoch % len(self.lengths)]
 
-    def size_of(self, place: Place) -> int:
-        return self.sizes[(7 * place[0] + place[1]) % len(self.sizes)]
+    def size_of(self, point: Point) -> int:
+        return self.sizes[(7 * point[0] + point[1]) % len(self.sizes)]
 
     # ---- what members do
 
     def join(self, workers: int, *, counts: bool = False) -> Job:
         process = self.process()
-        with self.change() as slots:
-            number = slots.join(process, "job", 3, self.now, counts=counts)
+        with self.change() as group:
+            number = group.join(process, "job", 3, self.now, counts=counts)
         job = self.jobs[number] = Job(number, process)
         for _ in range(workers):
             self.add_worker(job)
@@ -98,42 +101,42 @@ class World:
     def add_worker(self, job: Job) -> None:
         job.prepares = False
         job.hands.append(Hand(self.process()))
-        with self.change() as slots:
-            slots.add_worker(job.number, job.hands[-1].process)
+        with self.change() as group:
+            group.add_worker(job.number, job.hands[-1].process)
 
     def begin(self, job: Job) -> None:
-        with self.change() as slots:
-            slots.begin(job.number, self.now)
-            member = slots.members[job.number]
+        with self.change() as group:
+            group.begin(job.number, self.now)
+            member = group.members[job.number]
             assert member.is_reading
-            job.expected, job.slot = member.place, NOWHERE
+            job.expected, job.slot = member.point, NOWHERE
 
     def rest(self, job: Job) -> None:
-        with self.change() as slots:
-            slots.rest(job.number, self.now)
+        with self.change() as group:
+            group.rest(job.number, self.now)
         job.expected, job.slot = None, NOWHERE
 
-    def restore(self, job: Job, place: Place) -> bool:
-        with self.change() as slots:
-            in_step = slots.restore(job.number, place, self.now)
-            assert slots.members[job.number].place == place
+    def restore(self, job: Job, point: Point) -> bool:
+        with self.change() as group:
+            in_step = group.restore(job.number, point, self.now)
+            assert group.members[job.number].point == point
         job.expected, job.slot = None, NOWHERE
         return in_step
 
     def pass_by(self, number: int) -> None:
-        with self.change() as slots:
-            slots.pass_by(number)
+        with self.change() as group:
+            group.pass_by(number)
 
     def leave(self, job: Job) -> None:
-        with self.change() as slots:
-            slots.leave(job.number, self.is_alive)
+        with self.change() as group:
+            group.leave(job.number, self.is_alive)
         self._forget(job)
 
     def die(self, job: Job, *, alone: bool) -> None:
         """Killed; its workers go with it, or find out later."""
         self.dead.add(job.process)
         self._forget(job)
-        job.own.place = None
+        job.own.point = None
         if not alone:
             for hand in job.hands:
                 self.dead.add(hand.process)
@@ -143,107 +146,110 @@ class World:
         self.orphans += [(job.number, hand) for hand in (*job.hands, job.own)]
 
     def sweep(self) -> None:
-        with self.change() as slots:
-            slots.sweep(self.is_alive)
+        with self.change() as group:
+            group.sweep(self.is_alive)
 
     def read(self, job: Job) -> bool:
         """One thing that a reader does. False if it can only wait."""
         if job.expected is None:
             return False
-        if job.own.place is not None:
+        if job.own.point is not None:
             return self.work(job.number, job.own)
         if job.slot != NOWHERE:
             assert self.content[job.slot] == job.expected, "somebody wrote while it was copied"
-            with self.change() as slots:
-                slots.read(job.number, self.now)
+            with self.change() as group:
+                group.finish_copying(job.number, self.now)
             job.expected, job.slot = (job.expected[0], job.expected[1] + 1), NOWHERE
             job.is_late = False
             return True
-        own: Place | Draw | None = None
-        was_waiting = self.slots.members[job.number].is_waiting
-        with self.change() as slots:
-            member = slots.members[job.number]
-            if member.is_leaving:
+        own: Task | None = None
+        was_waiting = self.group.members[job.number].phase == WAITING
+        with self.change() as group:
+            member = group.members[job.number]
+            if member.standing == LEAVING:
                 return False
-            assert member.place == job.expected
-            if slots.is_over(job.number):
+            assert member.point == job.expected
+            if group.has_read_all(job.number):
+                group.finish_epoch(job.number)
                 assert job.expected[1] >= self.steps_of(job.expected[0])
                 self.finished.append((job.number, job.expected[0]))
                 job.expected = None
                 return True
-            batch = slots.take(job.number)
+            batch = group.ready_batch(job.number)
             if batch is not None:
-                assert batch.place == job.expected
+                group.start_copying(job.number)
+                assert batch.point == job.expected
                 job.slot = batch.slot
                 assert self.content[job.slot] == job.expected
                 return True
-            if job.prepares and slots.lacks_workers(job.number, is_late=job.is_late):
-                own = slots.claim(job.number, job.process)
-                self._take_on(job.own, own, slots)
+            group.start_waiting(job.number)
+            if job.prepares and group.lacks_workers(job.number, is_late=job.is_late):
+                own = group.claim(job.number, job.process)
+                self._take_on(job.own, own, group)
         return own is not None or not was_waiting
 
     # ---- what workers do
 
-    def _take_on(self, hand: Hand, asked: Place | Draw | None, slots: Slots) -> None:
-        if isinstance(asked, Draw):
-            slots.draw(asked.epoch, self.steps_of(asked.epoch), "")
-        elif asked is not None:
-            assert asked[1] < self.steps_of(asked[0])
-            hand.place, hand.size, hand.slot = asked, self.size_of(asked), NOWHERE
+    def _take_on(self, hand: Hand, task: Task | None, group: Group) -> None:
+        if isinstance(task, Draw):
+            group.draw(task.epoch, self.steps_of(task.epoch), "")
+        elif task is not None:
+            epoch, step = task.point
+            assert step < self.steps_of(epoch)
+            hand.point, hand.size, hand.slot = task.point, self.size_of(task.point), NOWHERE
 
     def work(self, number: int, hand: Hand) -> bool:
         """One thing that a worker does, or a reader that prepares. False if it can only wait."""
-        if hand.place is None:
-            with self.change() as slots:
-                if number not in slots.members:
+        if hand.point is None:
+            with self.change() as group:
+                if number not in group.members:
                     return False
-                asked = slots.claim(number, hand.process)
-                self._take_on(hand, asked, slots)
-            return asked is not None
+                task = group.claim(number, hand.process)
+                self._take_on(hand, task, group)
+            return task is not None
         if hand.slot == NOWHERE:
-            return self._place(number, hand)
-        self.content[hand.slot] = hand.place  # until here it may write
-        with self.change() as slots:
-            if slots.publish(hand.place, hand.process, hand.slot, hand.size):
-                self.published.append(hand.place)
+            return self._find_slot(number, hand)
+        self.content[hand.slot] = hand.point  # until here it may write
+        with self.change() as group:
+            if group.publish(hand.point, hand.process, hand.slot, hand.size):
+                self.published.append(hand.point)
             else:
-                slots.let_go(hand.place, hand.process, hand.slot)
-            hand.place, hand.slot = None, NOWHERE
+                group.let_go(hand.point, hand.process, hand.slot)
+            hand.point, hand.slot = None, NOWHERE
         return True
 
-    def _place(self, number: int, hand: Hand) -> bool:
-        assert hand.place is not None
-        with self.change() as slots:
-            found = slots.reserve(hand.place, hand.process)
-            for slot in [found[0], *found[1]] if found is not None else []:
-                self.content[slot] = None
-            if found is not None and hand.size <= slots.largest:
-                hand.slot = found[0]
-                return True
-            if found is not None:  # it turns out to be larger
-                slots.give_back(hand.place, hand.process, found[0])
-        found = None
-        was = self.slots.batches.get(hand.place)
-        has_waited = was is not None and was.state == WAITING
-        try:
-            with self.change() as slots:
-                if number not in slots.members:
-                    raise KeyError(hand.place)
-                found = slots.place(hand.place, hand.process, hand.size)
-                if found is not None:
-                    hand.slot = found[0]
-                    for slot in found[1]:
-                        self.content[slot] = None
-                    self.content[hand.slot] = None
-        except KeyError:
-            with self.change() as slots:
-                slots.let_go(hand.place, hand.process)
-            hand.place = None
-            return True
-        except ValueError:
-            hand.size = 1  # an error is staged in its place
-            return True
-        return found is not None or not has_waited
+    def _find_slot(self, number: int, hand: Hand) -> bool:
+        assert hand.point is not None
+        with self.change() as group:
+            reserved = group.reserve(hand.point, hand.process)
+            if reserved is not None:
+                self._discard(reserved)
+                if hand.size <= reserved.size:
+                    hand.slot = reserved.number
+                    return True
+                group.give_back(hand.point, hand.process, reserved.number)  # the batch turns out to be larger
+        was = self.group.batches.get(hand.point)
+        has_waited = was is not None and was.state == WANTS_ROOM
+        with self.change() as group:
+            before = values_of(group)
+            answer = group.assign_slot(hand.point, hand.process, hand.size) if number in group.members else LetGo()
+            assert not isinstance(answer, LetGo | TooLarge) or values_of(group) == before, "a refusal changes something"
+            if isinstance(answer, Slot):
+                hand.slot = answer.number
+                self._discard(answer)
+        match answer:
+            case LetGo():
+                with self.change() as group:
+                    group.let_go(hand.point, hand.process)
+                hand.point = None
+            case TooLarge(budget_bytes):
+                assert hand.size > budget_bytes
+                hand.size = 1  # an error is staged in place of the batch
+        return answer != WaitForRoom() or not has_waited
+
+    def _discard(self, slot: Slot) -> None:
+        for one in (slot.number, *slot.given_back):
+            self.content[one] = None
 
     # ---- what always holds
 
@@ -254,23 +260,23 @@ class World:
         yield from self.orphans
 
     def check(self) -> None:
-        slots = self.slots
-        assert slots.room.staged_bytes <= self.budget
-        assert slots.room.most_bytes <= self.budget
+        group = self.group
+        assert group.room.staged_bytes <= self.budget
+        assert group.room.most_bytes <= self.budget
         writers = [hand for _, hand in self.hands() if hand.slot != NOWHERE and hand.process not in self.dead]
         assert len({hand.slot for hand in writers}) == len(writers), "a slot has two writers"
-        in_use = [batch.slot for batch in slots.batches.values() if batch.slot != NOWHERE]
+        in_use = [batch.slot for batch in group.batches.values() if batch.slot != NOWHERE]
         assert len(set(in_use)) == len(in_use), "two batches in one slot"
-        assert not set(in_use) & slots.room.lost.keys()
+        assert not set(in_use) & group.room.lost.keys()
         written = {hand.slot for hand in writers}
-        for batch in slots.batches.values():
-            assert (batch.slot != NOWHERE) == (batch.state in (COPYING, READY))
+        for batch in group.batches.values():
+            assert (batch.slot != NOWHERE) == (batch.state in (FILLING, READY))
             assert batch.state != READY or batch.slot not in written, "a batch is overwritten"
-            holders = [hand for _, hand in self.hands() if hand.place == batch.place and hand.process == batch.process]
+            holders = [hand for _, hand in self.hands() if hand.point == batch.point and hand.process == batch.process]
             assert batch.state == READY or batch.process in self.dead or len(holders) == 1
-        for member in slots.members.values():
-            batch_here = slots.batches.get(member.place)
-            assert not member.is_copying or (batch_here is not None and batch_here.state == READY)
+        for member in group.members.values():
+            batch_here = group.batches.get(member.point)
+            assert member.phase != COPYING or (batch_here is not None and batch_here.state == READY)
 
     # ---- everybody goes on
 
@@ -285,13 +291,13 @@ class World:
             turns: list[Any] = [(self.read, job) for job in going]
             turns += [(self.work, job.number, hand) for job in going for hand in job.hands if hand.process not in self.dead]
             turns += [
-                (self.work, *orphan) for orphan in self.orphans if orphan[1].place and orphan[1].process not in self.dead
+                (self.work, *orphan) for orphan in self.orphans if orphan[1].point and orphan[1].process not in self.dead
             ]
             order.shuffle(turns)
             has_gone_on = [act(*arguments) for act, *arguments in turns]
             if not any(has_gone_on) and not self._lose_patience(going, stopped):
-                raise AssertionError(f"all wait for ever: {self.slots}, {list(self.hands())}")
-        raise AssertionError(f"nobody comes to an end: {self.slots}")
+                raise AssertionError(f"all wait for ever: {self.group}, {list(self.hands())}")
+        raise AssertionError(f"nobody comes to an end: {self.group}")
 
     def _lose_patience(self, going: list[Job], stopped: set[int]) -> bool:
         """Time goes by."""
@@ -302,17 +308,23 @@ class World:
             return True
         for job in going:
             if job.expected is not None:
-                reason = self.slots.reason(job.number)
-                late = self.slots.members.get(reason.member)
+                reason = self.group.reason(job.number)
+                late = self.group.members.get(reason.member)
                 if reason.kind == "asleep":
-                    with self.change() as slots:
-                        slots.wait_no_more(reason.member)
+                    with self.change() as group:
+                        group.stop_waiting(reason.member)
                     return True
                 may_be_passed = reason.kind == "room" and late is not None and not late.is_reading
                 if reason.member != job.number and (may_be_passed or reason.member in stopped):
                     self.pass_by(reason.member)
                     return True
         return False
+
+
+def values_of(group: Group) -> list[Any]:
+    """What a group consists of now, which later changes do not touch."""
+    values: list[Any] = marshal.loads(marshal.dumps(group.values()))
+    return values
 
 
 def go_on(world: World, chance: random.Random, many: int) -> None:
@@ -330,19 +342,19 @@ DISTURBANCES = ["rest", "restore", "pass_by", "leave", "kill", "kill alone", "ki
 
 
 def disturb(world: World, job: Job, how: str, chance: random.Random) -> None:
-    is_reader_free = job.own.place is None
+    is_reader_free = job.own.point is None
     if how == "rest" and is_reader_free:
         world.rest(job)
     elif how == "restore" and is_reader_free:
-        epoch = max(0, world.slots.members[job.number].epoch + chance.randint(-2, 1))
+        epoch = max(0, world.group.members[job.number].epoch + chance.randint(-2, 1))
         world.restore(job, (epoch, chance.randint(0, world.steps_of(epoch))))
     elif how == "pass_by":
         world.pass_by(job.number)
     elif how == "leave":
         world.leave(job)
     elif how == "retire" and is_reader_free:
-        with world.change() as slots:
-            slots.retire(job.number)
+        with world.change() as group:
+            group.retire(job.number)
         go_on(world, chance, 10)
         world.leave(job)
     elif how in ("kill", "kill alone"):
@@ -445,8 +457,8 @@ class Groups(RuleBasedStateMachine):
     def each_once(self) -> None:
         """Unless somebody dies, is restored or dropped, or makes room."""
         world = getattr(self, "world", None)
-        if world is not None and self.is_undisturbed and not world.slots.repeated and not world.slots.taken_over:
-            assert len(set(world.published)) == len(world.published) == world.slots.prepared
+        if world is not None and self.is_undisturbed and not world.group.repeated and not world.group.taken_over:
+            assert len(set(world.published)) == len(world.published) == world.group.prepared
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -497,18 +509,18 @@ def read_all(world: World, job: Job, up_to: int) -> None:
     raise AssertionError("it does not get there")
 
 
-def place_of(world: World, job: Job) -> Place:
-    return world.slots.members[job.number].place
+def point_of(world: World, job: Job) -> Point:
+    return world.group.members[job.number].point
 
 
 def test_a_member_joins_for_the_first_epoch_that_has_not_begun() -> None:
     world = a_world()
     first = world.join(1)
-    assert place_of(world, world.join(0)) == (0, 0)
+    assert point_of(world, world.join(0)) == (0, 0)
     world.begin(first)
-    assert place_of(world, world.join(0)) == (0, 0)  # nobody has read of it
+    assert point_of(world, world.join(0)) == (0, 0)  # nobody has read of it
     read_all(world, first, 1)
-    assert place_of(world, world.join(0)) == (1, 0)
+    assert point_of(world, world.join(0)) == (1, 0)
 
 
 def test_one_that_is_passed_by_catches_up_with_its_own_workers() -> None:
@@ -517,13 +529,13 @@ def test_one_that_is_passed_by_catches_up_with_its_own_workers() -> None:
     world.begin(fast)
     world.begin(slow)
     read_all(world, fast, 16)
-    assert world.slots.reason(fast.number) == Reason("room", slow.number)
+    assert world.group.reason(fast.number) == Reason("room", slow.number)
     world.pass_by(slow.number)
     read_all(world, fast, 30)
-    assert world.slots.members[slow.number].is_passed
+    assert world.group.members[slow.number].standing == PASSED_BY
     read_all(world, slow, 30)
-    assert not world.slots.members[slow.number].is_passed
-    assert world.slots.repeated > 0
+    assert world.group.members[slow.number].standing == AWAITED
+    assert world.group.repeated > 0
     world.run_to_the_end(0, set())
     assert sorted(world.finished) == [(fast.number, 0), (slow.number, 0)]
 
@@ -538,8 +550,8 @@ def test_one_that_was_passed_by_begins_with_the_others() -> None:
     world.begin(fast)
     read_all(world, fast, 3)
     world.begin(slow)
-    assert place_of(world, slow) == (3, 0)
-    assert not world.slots.members[slow.number].is_passed
+    assert point_of(world, slow) == (3, 0)
+    assert world.group.members[slow.number].standing == AWAITED
 
 
 def test_one_that_counts_its_epochs_itself_reads_all_of_them() -> None:
@@ -552,8 +564,8 @@ def test_one_that_counts_its_epochs_itself_reads_all_of_them() -> None:
     late = world.join(1, counts=True)
     for epoch in range(3):
         world.begin(late)
-        assert place_of(world, late) == (epoch, 0)
-        assert world.slots.members[late.number].is_passed == (epoch < 2)
+        assert point_of(world, late) == (epoch, 0)
+        assert world.group.members[late.number].standing == (PASSED_BY if epoch < 2 else AWAITED)
         read_all(world, late, 10)
         world.read(late)
 
@@ -564,8 +576,8 @@ def test_workers_of_one_that_is_passed_by_go_on_for_the_others() -> None:
     world.begin(needs)
     world.pass_by(brings.number)
     read_all(world, needs, 40)
-    assert {batch.member for batch in world.slots.batches.values()} <= {brings.number}
-    assert world.slots.prepared == 40
+    assert {batch.member for batch in world.group.batches.values()} <= {brings.number}
+    assert world.group.prepared == 40
 
 
 def test_a_state_is_restored_in_step_or_has_to_catch_up() -> None:
@@ -575,11 +587,11 @@ def test_a_state_is_restored_in_step_or_has_to_catch_up() -> None:
     read_all(world, one, 5)
     assert world.restore(two, (0, 3))  # it was waited for at the beginning, so all is there
     world.begin(two)
-    assert place_of(world, two) == (0, 3)
+    assert point_of(world, two) == (0, 3)
     read_all(world, two, 10)
     read_all(world, one, 10)
     assert not world.restore(two, (0, 4))
-    assert world.slots.members[two.number].is_passed
+    assert world.group.members[two.number].standing == PASSED_BY
     world.begin(two)
     world.run_to_the_end(0, set())
     assert len(world.finished) == 2
@@ -592,7 +604,7 @@ def test_alone_every_state_is_in_step() -> None:
     read_all(world, only, 8)
     assert world.restore(only, (0, 2))  # in the middle of an epoch, too
     world.begin(only)
-    assert place_of(world, only) == (0, 2)
+    assert point_of(world, only) == (0, 2)
     world.run_to_the_end(0, set())
 
 
@@ -601,15 +613,15 @@ def test_a_whole_search_is_restored_in_step() -> None:
     jobs = [world.join(1) for _ in range(4)]
     for job in jobs[:3]:
         assert world.restore(job, (7, 3))
-    assert [place_of(world, job) for job in jobs] == [(7, 3)] * 3 + [(8, 0)]
+    assert [point_of(world, job) for job in jobs] == [(7, 3)] * 3 + [(8, 0)]
     assert world.restore(jobs[3], (9, 0))
-    assert [place_of(world, job) for job in jobs] == [(7, 3)] * 3 + [(9, 0)]
+    assert [point_of(world, job) for job in jobs] == [(7, 3)] * 3 + [(9, 0)]
 
 
 def test_half_of_the_room_is_for_those_behind() -> None:
     world = a_world(budget=8, length=20)
     behind, ahead = world.join(1), world.join(1)
-    world.slots.largest = 1
+    world.group.largest = 1
     world.begin(behind)
     read_all(world, behind, 1)
     world.restore(ahead, (1, 0))
@@ -617,8 +629,8 @@ def test_half_of_the_room_is_for_those_behind() -> None:
     for _ in range(100):
         world.read(ahead)
         world.work(ahead.number, ahead.hands[0])
-    assert sum(batch.epoch == 1 for batch in world.slots.batches.values()) <= 4
-    assert world.slots.reason(ahead.number) == Reason("room", behind.number)
+    assert sum(batch.epoch == 1 for batch in world.group.batches.values()) <= 4
+    assert world.group.reason(ahead.number) == Reason("room", behind.number)
     world.run_to_the_end(0, set())
 
 
@@ -631,12 +643,12 @@ def test_the_first_in_line_takes_the_room_of_those_behind_it() -> None:
     world.work(job.number, slow)
     for _ in range(9):
         world.work(job.number, quick)
-    assert (slow.place, sorted(world.slots.batches)) == ((0, 0), [(0, 0), (0, 1), (0, 2), (0, 3)])
+    assert (slow.point, sorted(world.group.batches)) == ((0, 0), [(0, 0), (0, 1), (0, 2), (0, 3)])
     world.work(job.number, slow)
     assert slow.slot != NOWHERE
-    assert world.slots.dropped == {(0, 3), (0, 2)}
+    assert world.group.dropped == {(0, 3), (0, 2)}
     world.run_to_the_end(0, set())
-    assert world.slots.repeated == 2
+    assert world.group.repeated == 2
 
 
 def test_one_who_waits_for_room_gives_up_for_what_comes_first() -> None:
@@ -649,14 +661,14 @@ def test_one_who_waits_for_room_gives_up_for_what_comes_first() -> None:
     for _ in range(6):
         world.work(job.number, second)
     world.work(job.number, second)
-    assert (first.place, second.place) == ((0, 0), (0, 3))
+    assert (first.point, second.point) == ((0, 0), (0, 3))
     world.work(job.number, second)
-    assert world.slots.batches[0, 3].state == WAITING
+    assert world.group.batches[0, 3].state == WANTS_ROOM
     assert not world.work(job.number, second)
     world.dead.add(first.process)
     job.hands.remove(first)
     world.run_to_the_end(0, set())
-    assert world.slots.taken_over >= 1
+    assert world.group.taken_over >= 1
 
 
 def test_what_a_worker_may_still_write_to_is_not_given_away() -> None:
@@ -667,11 +679,11 @@ def test_what_a_worker_may_still_write_to_is_not_given_away() -> None:
     while hand.slot == NOWHERE:
         world.work(leaves.number, hand)
     world.leave(leaves)
-    assert world.slots.room.lost == {hand.slot: hand.process}
+    assert world.group.room.lost == {hand.slot: hand.process}
     read_all(world, stays, 4)
-    assert world.slots.room.lost
+    assert world.group.room.lost
     world.work(leaves.number, hand)  # it may not publish, and lets go
-    assert not world.slots.room.lost
+    assert not world.group.room.lost
 
 
 def test_a_member_may_stop_in_the_middle_of_an_epoch() -> None:
@@ -681,7 +693,140 @@ def test_a_member_may_stop_in_the_middle_of_an_epoch() -> None:
     world.begin(two)
     read_all(world, two, 2)
     world.rest(two)
-    assert place_of(world, two) == (1, 0)
+    assert point_of(world, two) == (1, 0)
     read_all(world, one, 10)
     world.rest(two)
-    assert place_of(world, two) == (1, 0)
+    assert point_of(world, two) == (1, 0)
+
+
+# ---- states and answers
+
+
+def a_member_that_is(phase: int) -> tuple[Group, int]:
+    """A member in a phase, and the batch that it reads next is ready; another member has prepared it."""
+    world = a_world()
+    other, job = world.join(1), world.join(0)
+    world.begin(other)
+    group = world.group
+    if phase != life.FRESH:
+        group.begin(job.number, 0.0)
+    if phase == life.RESTING:
+        group.rest(job.number, 0.0)
+    if phase in (life.WAITING, life.COPYING):
+        group.start_waiting(job.number)
+    while group.ready_batch(job.number) is None:
+        assert world.work(other.number, other.hands[0])
+        group = world.group
+    if phase == life.COPYING:
+        group.start_copying(job.number)
+    assert group.members[job.number].phase == phase
+    return group, job.number
+
+
+def do(group: Group, event: str, number: int) -> None:
+    arguments: dict[str, tuple[Any, ...]] = {"restore": ((0, 0), 1.0)}
+    arguments |= dict.fromkeys(("begin", "rest", "finish_copying"), (1.0,))
+    getattr(group, event)(number, *arguments.get(event, ()))
+
+
+@pytest.mark.parametrize("phase", range(5), ids=life.PHASE_NAMES)
+@pytest.mark.parametrize("event", life.PHASES)
+def test_a_member_changes_its_phase_as_the_table_says_or_not_at_all(event: str, phase: int) -> None:
+    group, number = a_member_that_is(phase)
+    if event == "finish_epoch":
+        group.epochs[0].steps = 0
+    after = life.PHASES[event].get(phase)
+    if after is not None:
+        do(group, event, number)
+        assert group.members[number].phase == after
+    elif event in ("rest", "stop_waiting"):  # nothing is to be done
+        do(group, event, number)
+        assert group.members[number].phase == phase
+    elif event == "begin":  # it rests before, for a moment
+        do(group, event, number)
+        assert group.members[number].phase == life.READING
+    else:
+        before = values_of(group)
+        with pytest.raises(life.IllegalChange, match=f"{event}: .*{life.PHASE_NAMES[phase]}"):
+            do(group, event, number)
+        assert values_of(group) == before
+
+
+def test_only_what_is_ready_is_copied_and_only_what_was_read_is_over() -> None:
+    world = a_world()
+    job = world.join(1)
+    world.begin(job)
+    with pytest.raises(life.IllegalChange, match="not ready"):
+        world.group.start_copying(job.number)
+    with pytest.raises(life.IllegalChange, match="to read"):
+        world.group.finish_epoch(job.number)
+
+
+def test_one_that_is_about_to_leave_is_never_waited_for_again() -> None:
+    world = a_world()
+    stays, leaves = world.join(1), world.join(1)
+    for standing in (AWAITED, PASSED_BY):
+        group = Group.of(world.group.values())
+        member = group.members[leaves.number]
+        if standing == PASSED_BY:
+            group.pass_by(leaves.number)
+        assert member.standing == standing
+        group.retire(leaves.number)
+        for happens in (
+            lambda group=group: group.retire(leaves.number),
+            lambda group=group: group.pass_by(leaves.number),
+            lambda group=group: group.begin(leaves.number, 1.0),
+            lambda group=group: group.rest(leaves.number, 1.0),
+            lambda group=group: group.restore(leaves.number, (5, 0), 1.0),
+            lambda group=group: group.begin(leaves.number, 1.0),
+        ):
+            happens()
+            assert member.standing == LEAVING
+            assert [one.number for one in group.awaited()] == [stays.number]
+            assert group.claim(leaves.number, leaves.hands[0].process) is None
+    with pytest.raises(life.IllegalChange, match="LEAVING"):
+        member.change_standing("catch_up")
+
+
+def test_one_that_retires_keeps_what_it_copies_and_frees_what_it_waits_for() -> None:
+    for phase, is_kept in ((life.COPYING, True), (life.WAITING, False)):
+        group, number = a_member_that_is(phase)
+        batch = group.ready_batch(number)
+        assert batch is not None
+        assert group.is_held(batch.point)
+        group.retire(number)
+        assert group.is_held(batch.point) is is_kept
+
+
+def test_all_states_are_in_the_diagrams() -> None:
+    text = rules.__doc__ or ""
+    for name in (*life.BATCH_NAMES, *life.PHASE_NAMES, *life.STANDING_NAMES, *life.PHASES, *life.STANDINGS):
+        assert f" {name} " in text
+        assert not hasattr(life, name) or isinstance(getattr(life, name), int)
+    for names in (life.BATCH_NAMES, life.PHASE_NAMES, life.STANDING_NAMES):
+        assert [getattr(life, name) for name in names] == list(range(len(names)))
+
+
+def test_a_process_that_asks_for_room_is_answered() -> None:
+    world = a_world(budget=5, length=4)
+    job = world.join(3)
+    world.begin(job)
+    one, two, three = (hand.process for hand in job.hands)
+    group = world.group
+    assert group.claim(job.number, one) == Draw(0)
+    group.draw(0, 4, "")
+    assert [group.claim(job.number, process) for process in (one, two, three)] == [Prepare((0, step)) for step in range(3)]
+    assert group.assign_slot((0, 0), two, 3) == LetGo()  # it is another's
+    assert group.assign_slot((0, 3), two, 3) == LetGo()  # nobody has claimed it
+    assert group.assign_slot((0, 2), three, 9) == TooLarge(5)
+    assert group.reserve((0, 0), one) is None  # no size is known yet
+    assert group.assign_slot((0, 0), one, 4) == Slot(0, 4)
+    assert group.assign_slot((0, 1), two, 2) == WaitForRoom()
+    assert group.batches[0, 1].state == WANTS_ROOM
+    assert group.publish((0, 0), one, 0, 4)
+    group.start_copying(job.number)
+    assert group.assign_slot((0, 1), two, 2) == WaitForRoom()
+    group.finish_copying(job.number, 1.0)
+    assert group.assign_slot((0, 1), two, 5) == Slot(0, 5)
+    assert not group.publish((0, 1), one, 0, 5)
+    assert group.publish((0, 1), two, 0, 5)

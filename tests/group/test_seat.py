@@ -18,8 +18,10 @@ from tests.tries import HANG_S
 
 from stoker.group import door as groups
 from stoker.group import seat as seats
-from stoker.group.records import Batch, Draw, Place
-from stoker.group.seat import Seat, Wait
+from stoker.group.answers import Draw, EpochOver, Prepare, Task
+from stoker.group.life import WAITING
+from stoker.group.records import StagedBatch
+from stoker.group.seat import Patience, Seat
 from stoker.host import process
 from stoker.memory import PAGE
 
@@ -45,32 +47,34 @@ def sit(name: str, about: str = "same", budget_bytes: int = 100 * PAGE) -> Seat:
     return Seat(name, {"about": about}, differences, budget_bytes, "job")
 
 
-def patient(patience_s: float | None = None) -> Wait:
-    return Wait(True, patience_s, lambda *_: None)
+def patient(patience_s: float | None = None) -> Patience:
+    return Patience(True, patience_s, lambda *_: None)
 
 
-def answer(seat: Seat, asked: Place | Draw, pages: int = 1) -> bool:
-    if isinstance(asked, Draw):
-        return bool(seat.staging.drawn(asked.epoch, STEPS, ""))
-    return seat.staging.publish(asked, [np.full(pages * PAGE, asked[1], np.uint8)])
+def answer(seat: Seat, task: Task, pages: int = 1) -> bool:
+    if isinstance(task, Draw):
+        return bool(seat.staging.draw(task.epoch, STEPS, ""))
+    return seat.staging.publish(task.point, [np.full(pages * PAGE, task.point[1], np.uint8)])
 
 
-def read_one(seat: Seat, wait: Wait, pages: int = 1) -> int | None:
+def read_one(seat: Seat, wait: Patience, pages: int = 1) -> int | None:
     """The next batch, which this process prepares itself if need be."""
     while True:
-        with seat.batch(wait) as got:
-            if isinstance(got, Batch):
-                room = np.empty(got.used, np.uint8)
-                seat.staging.copy(got, room)
-                assert (room == got.step).all()
-        if got is None:
-            return None
-        if isinstance(got, Batch):
-            return got.step
-        answer(seat, got, pages)
+        with seat.turn(wait) as turn:
+            if isinstance(turn, StagedBatch):
+                room = np.empty(turn.used, np.uint8)
+                seat.staging.copy(turn, room)
+                assert (room == turn.step).all()
+        match turn:
+            case EpochOver():
+                return None
+            case StagedBatch():
+                return turn.step
+            case task:
+                answer(seat, task, pages)
 
 
-def read_epoch(seat: Seat, wait: Wait) -> list[int]:
+def read_epoch(seat: Seat, wait: Patience) -> list[int]:
     seat.begin()
     return [step for step in iter(lambda: read_one(seat, wait), None) if step is not None]
 
@@ -121,15 +125,15 @@ def test_a_batch_that_fails_to_be_staged_is_free_for_others(name: str, monkeypat
     one.begin()
     two.begin()
     answer(one, Draw(0))
-    with one.batch(patient()) as asked:
-        assert asked == (0, 0)
+    with one.turn(patient()) as task:
+        assert task == Prepare((0, 0))
 
     def fail(*_: Any) -> int:
         raise OSError("no")
 
     monkeypatch.setattr(groups.os, "pwrite", fail)
     with pytest.raises(OSError, match="no"):
-        answer(one, asked)
+        answer(one, task)
     monkeypatch.undo()
     assert read_one(two, patient()) == 0
     one.close()
@@ -139,16 +143,16 @@ def test_a_batch_that_fails_to_be_staged_is_free_for_others(name: str, monkeypat
 def test_a_wait_that_is_interrupted_holds_nothing(name: str) -> None:
     one = sit(name)
     one.begin()
-    with one.staging.table.change() as slots:
-        slots.add_worker(one.address.member, one.staging.process)
+    with one.staging.table.change() as group:
+        group.add_worker(one.address.member, one.staging.process)
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), one.batch(Wait(False, None, interrupt)):
+    with pytest.raises(KeyboardInterrupt), one.turn(Patience(False, None, interrupt)):
         pass
-    with one.staging.table.look() as slots:
-        assert not slots.members[one.address.member].is_waiting
+    with one.staging.table.look() as group:
+        assert group.members[one.address.member].phase != WAITING
     one.close()
 
 
@@ -169,14 +173,14 @@ def test_a_seat_may_be_garbage_at_any_line(name: str) -> None:
         cycle: list[Any] = [sit(name, "same")]
         cycle.append(cycle)
         del cycle
-        with kept.staging.table.change() as slots:
+        with kept.staging.table.change() as group:
             gc.collect()
-            assert len(slots.members) >= 2
+            assert len(group.members) >= 2
     os.kill(other.pid or 0, signal.SIGKILL)
     other.join()
     kept.staging.look_around()
-    with kept.staging.table.look() as slots:
-        assert list(slots.members) == [kept.address.member]
+    with kept.staging.table.look() as group:
+        assert list(group.members) == [kept.address.member]
     kept.close()
 
 
@@ -208,8 +212,8 @@ def test_who_has_no_descriptors_left_takes_nobody_for_dead(name: str) -> None:
         for descriptor in spare:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    with seat.staging.table.look() as slots:
-        assert list(slots.members) == [seat.address.member]
+    with seat.staging.table.look() as group:
+        assert list(group.members) == [seat.address.member]
     assert seat.staging.folder.is_dir()
     seat.close()
 

@@ -30,7 +30,7 @@ class Numbers:
 
     def __init__(self, values: list[Any]) -> None:
         self.numbers: list[int] = values
-        self.news = {0}
+        self.to_wake = {0}
 
     def values(self) -> list[Any]:
         return self.numbers

@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from stoker.live.groups import Group, Member, Waits
+from stoker.live.groups import GroupView, MemberView, Waits
 from stoker.live.record import Facts, Seen
 from stoker.live.watch import Row, Watch, measure
 
@@ -23,16 +23,16 @@ def row_of(**changes: Any) -> Row:
     return measure(None, (200.1, seen))
 
 
-def group_row(*others: Member, name: str = "search-7", **own: Any) -> Row:
+def group_row(*others: MemberView, name: str = "search-7", **own: Any) -> Row:
     """A loader that has waited for `waiting_s`, and is the first of its group."""
     waiting_s, changes = own.pop("waiting_s", 0.0), own.pop("seen", {})
-    base = Member(0, os.getpid(), "train.py", (7,), 1, 9, 0, True, False, (), None)
-    group = Group(name, "ab12", (replace(base, **own), *others), 1234, 5, 6, 0, 1_500_000, 0, 2_000_000_000, 0)
+    base = MemberView(0, os.getpid(), "train.py", (7,), 1, 9, 0, True, False, (), None)
+    group = GroupView(name, "ab12", (replace(base, **own), *others), 1234, 5, 6, 0, 1_500_000, 0, 2_000_000_000, 0)
     facts = replace(FACTS, group=name, stream="ab12", member=0)
     asked_at = 300.0 - waiting_s if waiting_s else 199.0
     seen = seen_at(299.9 - waiting_s, 1000, facts=facts, asked_at=asked_at, **changes)
     return Watch(lambda: {"a": seen}, lambda: 300.0, lambda _: {facts.key: group}).rows()[0]
 
 
-LATE = Member(1, 1 << 22, "late\x1b.py", (8,), 1, 2, 7, True, False, (), None)
+LATE = MemberView(1, 1 << 22, "late\x1b.py", (8,), 1, 2, 7, True, False, (), None)
 FOR_ROOM, FOR_BATCH = Waits("room", 1, 1 << 22), Waits("prepared", 1, 8)

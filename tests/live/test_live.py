@@ -465,6 +465,7 @@ def test_what_a_worker_is_doing(before: Any, after: Any, words: str) -> None:
 
 
 def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
+    from stoker.group.door import home
     from stoker.group.glance import groups_of
 
     name = "n" * 54 + f"{os.getpid():010}"  # the longest that there may be
@@ -484,26 +485,32 @@ def test_a_loader_says_which_group_it_is_in(place: Path) -> None:
         assert stats is not None
         assert (stats.prepared, stats.budget_bytes) == (group.prepared, group.budget_bytes)
         seen = list(loaders().values())
+        (about,) = (home() / name).glob("*/about")
+        content = about.read_text()
+        about.write_text(content.replace('"version": "', '"version": "9'))
+        assert not groups_of(seen)  # the table of another version means something else
+        about.write_text(content)
+        assert groups_of(seen)
     assert not groups_of(seen)  # it has gone
     for odd in ("..", "/etc", "a/b", ""):
         assert not groups_of([replace(one, facts=replace(one.facts, group=odd)) for one in seen])
 
 
 def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
-    from stoker.group.room import Room
-    from stoker.group.rules import Slots
+    from stoker.group.room import StagingRoom
+    from stoker.group.rules import Group
     from stoker.group.table import Table, glance
 
-    Table.create(tmp_path / "table", Slots(Room(1000)).values())
-    table = Table(tmp_path / "table", Slots.of)
+    Table.create(tmp_path / "table", Group(StagingRoom(1000)).values())
+    table = Table(tmp_path / "table", Group.of)
     is_over = False
 
     def write() -> None:
         while not is_over:
-            with table.change() as slots:
-                number = slots.prepared + 1
-                slots.prepared = slots.repeated = slots.taken_over = slots.passed_by = number
-                slots.room.capacities = [number] * (number % 1000)
+            with table.change() as group:
+                number = group.prepared + 1
+                group.prepared = group.repeated = group.taken_over = group.passed_by = number
+                group.room.capacities = [number] * (number % 1000)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -513,10 +520,10 @@ def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
         while len(set(counts)) < 100:
             values = glance(descriptor)
             if values is not None:
-                slots = Slots.of(values)
-                assert slots.prepared == slots.repeated == slots.taken_over == slots.passed_by
-                assert slots.room.capacities == [slots.prepared] * (slots.prepared % 1000)
-                counts.append(slots.prepared)
+                group = Group.of(values)
+                assert group.prepared == group.repeated == group.taken_over == group.passed_by
+                assert group.room.capacities == [group.prepared] * (group.prepared % 1000)
+                counts.append(group.prepared)
         assert counts == sorted(counts)
     finally:
         is_over = True

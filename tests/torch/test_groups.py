@@ -454,9 +454,9 @@ def test_workers_end_what_they_are_at(make: Make, tmp_path: Path) -> None:
 def test_an_epoch_that_is_left(make: Make) -> None:
     loader = make(num_workers=1)
     next(iter(loader))
-    with loader.here.member.seat.staging.table.look() as slots:
-        (member,) = slots.members.values()
-        assert (member.place, member.is_reading) == ((1, 0), False)  # the others are not held up by it
+    with loader.here.member.seat.staging.table.look() as group:
+        (member,) = group.members.values()
+        assert (member.point, member.is_reading) == ((1, 0), False)  # the others are not held up by it
     assert len(list(loader)) == 10
     assert loader._progress.epoch == 1
 
@@ -521,6 +521,19 @@ def test_resume_when_the_others_are_beyond(make: Make) -> None:
     assert back.stats().group.repeated >= 6
     assert ids_of(together(back, second)[0])
     assert back._progress.epoch == second._progress.epoch
+
+
+def test_an_iterator_from_before_a_state_was_loaded_reads_no_more(make: Make) -> None:
+    loader = make()
+    before = iter(loader)
+    next(before)
+    state = loader.state_dict()
+    next(before)
+    loader.load_state_dict(state)
+    with pytest.raises(RuntimeError, match="another iter"):
+        next(before)
+    del before
+    assert len(list(loader)) == 9
 
 
 def test_a_state_of_another_loader_is_refused(make: Make) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from stoker.errors import CommandError
 from stoker.live import folder
-from stoker.live.groups import Group, Key
+from stoker.live.groups import GroupView, Key
 from stoker.live.record import Seen
 from stoker.live.row import Row
 from stoker.live.watch import Watch
@@ -78,7 +78,7 @@ def _look() -> dict[str, Any]:
         raise CommandError(f"cannot look at what loaders have published: {error}") from error
 
 
-def look_at_groups(loaders: Iterable[Seen]) -> dict[Key, Group]:
+def look_at_groups(loaders: Iterable[Seen]) -> dict[Key, GroupView]:
     """The groups that loaders are in."""
     if not any(one.facts.group for one in loaders):
         return {}

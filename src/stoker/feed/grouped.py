@@ -23,9 +23,10 @@ from stoker.feed.course import recognise
 from stoker.feed.likeness import describe, differences
 from stoker.feed.progress import is_batched
 from stoker.feed.publishing import script_name
+from stoker.group.answers import EpochOver, Task
 from stoker.group.door import leave, no_room
-from stoker.group.records import Batch as StagedBatch
-from stoker.group.seat import GroupStats, Seat, Wait
+from stoker.group.records import Point, StagedBatch
+from stoker.group.seat import GroupStats, Patience, Seat
 from stoker.group.staging import Address, Staging, default_bytes
 from stoker.host.cores import usable_cores
 from stoker.host.parent import end_with_parent
@@ -44,7 +45,7 @@ _TELL_AFTER_S = 30.0
 
 
 class Membership:
-    """What a loader has to do with its group, in one process."""
+    """A loader's seat in its group, and its workers, in one process."""
 
     def __init__(self, loader: Any) -> None:
         seed = loader.seed if loader.seed is not None else _seed_of(loader.group)
@@ -68,7 +69,7 @@ class Membership:
         """Stands for the iterator that reads now."""
 
     def start(self, loader: Any) -> None:
-        """Have its workers at work."""
+        """Start its workers, unless they run already."""
         if self._crew is not None or not loader.num_workers:
             return
         threads = loader.workers == "threads"
@@ -100,19 +101,24 @@ class Membership:
                 worker.start()
         self._crew = ProcessCrew(workers, self.seat.retire)
 
-    def prepare(self, loader: Any, asked: Any) -> None:
-        """Do in this process what it has claimed: it has no workers."""
+    def restore(self, point: Point) -> None:
+        """Go on from a point at the next `iter()`."""
+        self.seat.restore(point)
+        self.reading = None
+
+    def prepare(self, loader: Any, task: Task) -> None:
+        """Do a task that this process has claimed, because it has no workers."""
         if self._here is None:
             orders = Orders(recognise(loader, loader.seed).at)
             exchange = TableExchange(self.seat.staging, orders, loader.caching, _always)
             self._here = _group_maker(loader, threads=False), exchange
         maker, exchange = self._here
-        work = exchange.work(asked)
-        if work is not None:
-            do(maker, _where(), exchange, exchange, asked, work)
+        given = exchange.work(task)
+        if given is not None:
+            do(maker, _where(), exchange, exchange, *given)
 
     def check(self) -> None:
-        """Raise what its workers could not tell otherwise."""
+        """Raise an error that a worker could not stage."""
         if self._crew is None:
             return
         if not self._failures.empty():
@@ -152,10 +158,10 @@ def _where() -> str:
 
 def _serve(duty: Duty, worker: int, staging: Staging, exchange: TableExchange) -> None:
     maker = duty.begin_or_raise(worker)
-    with staging.table.change() as slots:
-        if staging.member not in slots.members:
+    with staging.table.change() as group:
+        if staging.member not in group.members:
             return
-        slots.add_worker(staging.member, staging.process)
+        group.add_worker(staging.member, staging.process)
     serve(maker, _where(), exchange, exchange)
 
 
@@ -210,7 +216,7 @@ class _ProcessServing:
 
 
 def _take_leave(staging: Staging) -> None:
-    """The training process is dead: its workers see to it that nothing is left behind."""
+    """Remove a member whose training process is dead, and what it left."""
     with contextlib.suppress(Exception):
         leave(staging)
 
@@ -224,23 +230,23 @@ class GroupIter(MapIter):
         self._membership = membership
         self._route = recognise(loader, loader.seed)
         self._has_begun = False
-        self._turn = object()
+        self._token = object()
         self._told = False
         self._meter.workers, self._meter.group = loader.num_workers, loader.group
-        look = weakref.WeakMethod(self._look)  # an iterator that nobody has any more must not hold itself
-        self._wait = Wait(
+        look = weakref.WeakMethod(self._look)  # a group iterator keeps no reference to itself
+        self._patience = Patience(
             not loader.num_workers, loader.group_patience_s, lambda *late: method(*late) if (method := look()) else None
         )
-        self._patience_s = loader.timeout
+        self._timeout_s = loader.timeout
 
     def _begin(self) -> None:
-        """When the first batch is asked for: torch makes iterators that it does not use."""
+        """Begin the epoch when the first batch is asked for: torch makes iterators that it does not use."""
         self._has_begun = True
         member, progress = self._membership, self._progress
         member.start(self._loader)
         progress.begin(self._route)
         epoch, step = member.seat.begin()
-        member.reading = self._turn
+        member.reading = self._token
         if step != progress.batches:
             progress.samples = progress.batches = 0
         progress.epoch = epoch
@@ -251,24 +257,26 @@ class GroupIter(MapIter):
             raise RuntimeError("the loader was closed, or this process is not the one that iterates it: call iter() again")
         if not self._has_begun:
             self._begin()
-        if member.reading is not self._turn:
-            raise RuntimeError("another iter() of this loader has begun; in a group one goes on at a time")
+        if member.reading is not self._token:
+            raise RuntimeError("another iter() of this loader has begun, or a state was loaded: call iter() again")
         member.check()
         while True:
-            with member.seat.batch(self._wait) as got:
-                if got is None:
+            with member.seat.turn(self._patience) as turn:
+                own = self._copy(member.seat, turn) if isinstance(turn, StagedBatch) else None
+            match turn:
+                case StagedBatch():
+                    return self._open(member.seat, turn, own)
+                case EpochOver():
                     member.reading = None
                     raise StopIteration
-                own = self._copy(member.seat, got) if isinstance(got, StagedBatch) else None
-            if isinstance(got, StagedBatch):
-                return self._open(member.seat, got, own)
-            with self._caching.active():
-                member.prepare(self._loader, got)
+                case task:
+                    with self._caching.active():
+                        member.prepare(self._loader, task)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """An epoch that is left: nobody shall wait for the rest of it."""
+        """Leave the epoch: the others do not wait until the rest of it is read."""
         member = getattr(self, "_membership", None)
-        if member is not None and member.reading is self._turn and not ending():
+        if member is not None and member.reading is self._token and not ending():
             member.reading = None
             member.seat.rest()
 
@@ -301,8 +309,8 @@ class GroupIter(MapIter):
         self._membership.check()
         if self._record is not None:
             self._record.late(self._meter.batches, pid)
-        if self._patience_s and waited_s > self._patience_s:
-            raise RuntimeError(f"DataLoader timed out after {self._patience_s} seconds, waiting for {who}")
+        if self._timeout_s and waited_s > self._timeout_s:
+            raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds, waiting for {who}")
         if waited_s > _TELL_AFTER_S and not self._told:
             self._told = True
             warnings.warn(
@@ -313,12 +321,12 @@ class GroupIter(MapIter):
 
 
 def _seed_of(name: str) -> int:
-    """The seed of a group that was given none: by its name, so that a search that is started again is the same search."""
+    """The seed of a group without `seed=`. It follows from the name, so that a repeated search is the same search."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
 
 
 def _rank_of(loader: Any) -> int:
-    """Which of the processes of one job: each has samples of its own, and shares them with its like in other jobs."""
+    """Which process of its job this is. Each has its own samples, and shares them with that rank of other jobs."""
     rank = getattr(loader.sampler, "rank", 0)
     return rank if isinstance(rank, int) else 0
 

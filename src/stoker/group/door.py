@@ -1,11 +1,11 @@
-"""A group on this host: where it is found, who comes, and who goes. One at a time.
+"""The door of a group on this host: members come and go through it, one at a time.
 
-    HOME/groups/NAME/door            locked by whoever comes or goes; HOME: see `host.folders`
+    HOME/groups/NAME/door            locked by the process that comes or goes; HOME: see `host.folders`
     HOME/groups/NAME/TOKEN/about     what its members have in common; each of them has a lock on it
-    HOME/groups/NAME/TOKEN/table     who is where; the rules are in `slots`
+    HOME/groups/NAME/TOKEN/table     the state of the group; its rules are in `rules`
 
-Loaders of one script, for training and for validation, each have a TOKEN. What a member that was killed leaves behind is
-removed by its workers, or by the next at any door.
+The loaders of one script, for training and for validation, each have a TOKEN. What a killed member leaves behind is removed
+by its workers, or by the next process at the door of any group.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import ConfigError, ResourceError
-from stoker.group.room import Room
-from stoker.group.rules import Slots
+from stoker.group.room import StagingRoom
+from stoker.group.rules import Group
 from stoker.group.staging import LENGTH, Address, Staging
 from stoker.group.state import LAYOUT
 from stoker.group.table import SIZE, Table
@@ -33,14 +33,14 @@ from stoker.host.locks import close_lock, inside, locked, open_lock, take
 from stoker.memory import nameless_file
 from stoker.units import format_bytes
 
-VERSION = f"1.{LAYOUT:08x}"
+VERSION = f"2.{LAYOUT:08x}"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 Differences = Callable[[dict[str, Any]], list[str]]
-"""What keeps a loader from joining one that is described so, in words."""
+"""Says in words what keeps a loader from joining a group, given what the group's members have in common."""
 
 _entered: dict[str, set[str]] = {}
-"""By the names of groups, the tokens that loaders of this process have joined."""
+"""The tokens that loaders of this process have joined, by the names of groups."""
 
 _at_door = threading.Lock()
 """Held while a thread of this process is at the door of a group."""
@@ -48,7 +48,7 @@ _at_door = threading.Lock()
 
 def _after_fork_in_child() -> None:
     global _at_door
-    _at_door = threading.Lock()  # another thread may have held it, and is not here to let go of it
+    _at_door = threading.Lock()  # a thread that is not in this process may have held it
     _entered.clear()
 
 
@@ -56,7 +56,7 @@ forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 def check_name(name: object) -> str:
-    """Refuse what is not a name."""
+    """Raise if this is not a valid name of a group."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigError(
             f"group must be a name of at most 64 letters, digits, dots, hyphens and underscores, not {name!r}"
@@ -65,14 +65,14 @@ def check_name(name: object) -> str:
 
 
 def home() -> Path:
-    """Where the groups of this user are."""
+    """The folder of this user's groups."""
     return folders.home() / "groups"
 
 
 def enter(
     name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
 ) -> tuple[Address, dict[str, Any], int]:
-    """Join a group, or open it: where it is, what its members have in common, and a lock to close when it is left."""
+    """Join a group, or open it. Returns where it is, what its members have in common, and a lock to close on leaving."""
     try:
         return _enter(name, about, differences, budget_bytes, cores, label)
     except folders.NotOwnError as error:
@@ -84,7 +84,7 @@ def enter(
 
 
 def no_room(name: str) -> ResourceError:
-    """There is no space for a group, and what to do."""
+    """The error that says that there is no space for a group, and what to do."""
     place = folders.home().parent
     free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
     return ResourceError(
@@ -103,20 +103,20 @@ def _enter(
         found: list[tuple[Path, dict[str, Any]]] = []
         for stream in sorted(folder.iterdir()):
             if stream.is_dir():
-                theirs = _living(stream)
+                theirs = _remove_if_dead(stream)
                 if theirs is not None:
                     found.append((stream, theirs))
         entered = _entered.setdefault(name, set())
         misfits = []
         for stream, theirs in found:
             if theirs.get("rank") != about.get("rank"):
-                continue  # another process of such a job
+                continue  # a group of another rank
             what = _strangers(about, theirs) or differences(theirs)
             if not what:
                 try:
                     address, presence = _join(stream, about, label)
                 except ResourceError:
-                    if _living(stream) is not None:
+                    if _remove_if_dead(stream) is not None:
                         raise
                     continue  # the last member has just gone
                 entered.add(stream.name)
@@ -124,10 +124,10 @@ def _enter(
             if stream.name not in entered:
                 misfits.append(what)
         if misfits:
-            # Those that this job has joined already are its other loaders. One that it has not is what this one should be.
+            # What this process has joined is for its other loaders. What it has not joined is what this loader should fit.
             what = min(misfits, key=len)
             raise ConfigError(f"this loader does not fit the group {name!r}: " + "; ".join(what))
-        stream = _open(folder, about, Slots(Room(budget_bytes), cores=cores))
+        stream = _open(folder, about, Group(StagingRoom(budget_bytes), cores=cores))
         address, presence = _join(stream, about, label, opens=True)
         entered.add(stream.name)
         return address, about, presence
@@ -143,7 +143,7 @@ def _strangers(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def _door(folder: Path, *, waits: bool = True) -> Iterator[Path]:
-    """Alone with a group's folder, which is there. If others are at the door, wait, or raise BlockingIOError."""
+    """Make a group's folder and lock its door. If another process has the lock, wait, or raise BlockingIOError."""
     with inside(), _at_door:
         yield from _doors(folder, waits=waits)
 
@@ -170,12 +170,12 @@ def _doors(folder: Path, *, waits: bool) -> Iterator[Path]:
             close_lock(descriptor)
 
 
-def _open(folder: Path, about: dict[str, Any], slots: Slots) -> Path:
-    """A new one, with nobody in it yet. If this process dies on the way, the next at the door removes what is there."""
+def _open(folder: Path, about: dict[str, Any], group: Group) -> Path:
+    """Make a group without members. If this process dies on the way, the next at the door removes what is there."""
     stream = folder / secrets.token_hex(8)
     stream.mkdir(mode=0o700)
     try:
-        Table.create(stream / "table", slots.values())
+        Table.create(stream / "table", group.values())
         path = stream / "about"
         path.touch(mode=0o600)
         path.write_text(json.dumps(about))
@@ -185,19 +185,19 @@ def _open(folder: Path, about: dict[str, Any], slots: Slots) -> Path:
     return stream
 
 
-def _living(stream: Path) -> dict[str, Any] | None:
-    """What is common to the members of one; None if all are dead, and then it is removed."""
+def _remove_if_dead(stream: Path) -> dict[str, Any] | None:
+    """Remove a group whose members are all dead. Else return what its members have in common."""
     with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
         about: dict[str, Any] = json.loads((stream / "about").read_text())
         if (about["version"], about["namespace"]) != (VERSION, process.namespace()):  # its pids or table mean nothing here
             if _is_locked(stream / "about"):
                 return about
         else:
-            table = Table(stream / "table", Slots.of)
+            table = Table(stream / "table", Group.of)
             try:
-                with table.change() as slots:
-                    slots.sweep(process.is_alive)
-                    if slots.members:
+                with table.change() as group:
+                    group.sweep(process.is_alive)
+                    if group.members:
                         return about
             finally:
                 table.close()
@@ -206,7 +206,7 @@ def _living(stream: Path) -> dict[str, Any] | None:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether somebody is present, of whatever version and wherever."""
+    """Whether a member of any version, in any container, is present."""
     descriptor = open_lock(path, os.O_RDWR)
     try:
         return not take(descriptor)
@@ -215,7 +215,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = False) -> tuple[Address, int]:
-    table = Table(stream / "table", Slots.of)
+    table = Table(stream / "table", Group.of)
     here = process.own()
     opened: list[Callable[[], None]] = []
     try:
@@ -225,10 +225,10 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
         presence = open_lock(stream / "about", os.O_RDWR)
         opened.append(lambda: close_lock(presence))
         fcntl.flock(presence, fcntl.LOCK_SH)
-        with table.change() as slots:
+        with table.change() as group:
             # The other ranks of a job have groups of their own: only by counting do all read the same epoch.
             counts = about.get("world", 1) > 1
-            number = slots.join(here, label, descriptor, time.monotonic(), counts=counts)
+            number = group.join(here, label, descriptor, time.monotonic(), counts=counts)
     except BaseException:
         for close in opened:
             close()
@@ -239,8 +239,8 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
 
 
 def _open_memory(table: Table) -> int:
-    with table.look() as slots:
-        members = list(slots.members.values())
+    with table.look() as group:
+        members = list(group.members.values())
     failure: OSError | None = None
     for member in members:
         try:
@@ -251,28 +251,28 @@ def _open_memory(table: Table) -> int:
 
 
 def leave(staging: Staging) -> None:
-    """Take a member's leave, for it or for one that is dead. The last one takes everything along."""
+    """Remove a member, this process's or a dead one, from its group, and the group with its last member."""
     folder = staging.folder
-    with staging.table.change() as slots:  # first, as the door may not open: too many files are open, perhaps
-        slots.leave(staging.member, process.is_alive)
-    with _door(folder.parent) as group:
-        with staging.table.change() as slots:
-            slots.sweep(process.is_alive)
-        if not slots.members:
+    with staging.table.change() as group:  # first, because opening the door may fail: too many open files, say
+        group.leave(staging.member, process.is_alive)
+    with _door(folder.parent) as whole:
+        with staging.table.change() as group:
+            group.sweep(process.is_alive)
+        if not group.members:
             shutil.rmtree(folder, ignore_errors=True)
-        if not any(one.is_dir() for one in group.iterdir()):
-            shutil.rmtree(group, ignore_errors=True)
+        if not any(one.is_dir() for one in whole.iterdir()):
+            shutil.rmtree(whole, ignore_errors=True)
 
 
 def sweep() -> None:
-    """Remove groups whose members are all dead, and at whose door nobody is."""
+    """Remove groups whose members are all dead, unless a process is at their door."""
     groups = home()
     if not groups.is_dir():
         return
-    for group in list(groups.iterdir()):
-        with contextlib.suppress(OSError), _door(group, waits=False) as folder:
+    for one in list(groups.iterdir()):
+        with contextlib.suppress(OSError), _door(one, waits=False) as folder:
             for stream in list(folder.iterdir()):
                 if stream.is_dir():
-                    _living(stream)
-            if not any(one.is_dir() for one in folder.iterdir()):
+                    _remove_if_dead(stream)
+            if not any(stream.is_dir() for stream in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)

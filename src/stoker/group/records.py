@@ -1,14 +1,15 @@
-"""What is known of a group's members, batches and epochs. The rules for them are in `slots`."""
+"""What is known of a group's members, batches and epochs. The rules by which they change are in `rules`."""
 
 from dataclasses import dataclass, field
 
-from stoker.group.room import Process
+from stoker.group.life import AWAITED, CLAIMED, FRESH, READING, WAITING, next_phase, next_standing
+from stoker.group.room import ProcessId
 
-CLAIMED, WAITING, COPYING, READY = range(4)
 NOWHERE = -1
+"""In the place of a slot, or of a member, where there is none."""
 
-Place = tuple[int, int]
-"""An epoch, and a step in it."""
+Point = tuple[int, int]
+"""An epoch, and a step in it. Points are ordered as batches are read."""
 
 
 @dataclass(slots=True)
@@ -16,80 +17,78 @@ class Member:
     """A loader of some job."""
 
     number: int
-    process: Process
+    process: ProcessId
     label: str
     descriptor: int
-    """Of the group's memory, in that process."""
+    """The descriptor of the group's memory in that process."""
     epoch: int
     step: int
     moved_at: float
-    """When its place last changed."""
-    is_reading: bool = False
-    """Whether it is within an epoch."""
-    is_fresh: bool = True
-    """Whether it has never begun one."""
-    is_passed: bool = False
-    """Whether nobody waits for it."""
-    is_copying: bool = False
-    """Whether it is just looking at the batch at its place."""
-    is_waiting: bool = False
-    """Whether it would, and has to wait for it."""
-    is_leaving: bool = False
-    """Whether it reads no more, and its workers end what they are at."""
+    """When its point last changed."""
+    phase: int = FRESH
+    """What it is doing."""
+    standing: int = AWAITED
+    """Whether the others wait for it."""
     counts: bool = False
     """Whether it counts its epochs itself: it reads every one of them, though it may have to catch up alone."""
-    workers: list[Process] = field(default_factory=list)
+    workers: list[ProcessId] = field(default_factory=list)
 
     @property
-    def place(self) -> Place:
-        """What it reads next."""
+    def point(self) -> Point:
+        """The batch that it reads next."""
         return self.epoch, self.step
 
     @property
-    def furthest(self) -> Place:
-        """Up to here its workers prepare when nobody else needs it."""
+    def is_reading(self) -> bool:
+        """Whether it is within an epoch."""
+        return self.phase >= READING
+
+    @property
+    def furthest(self) -> Point:
+        """Its workers prepare batches before this point when no other member needs them."""
         return self.epoch, self.step + 2 * len(self.workers) + 2
 
-    def holds(self, place: Place) -> bool:
-        """Whether a batch must not be taken away from it: it has it, or waits for it."""
-        return self.place == place and (self.is_copying or self.is_waiting)
+    def holds(self, point: Point) -> bool:
+        """Whether a batch must not be taken away from it: it copies the batch, or waits for it."""
+        return self.phase >= WAITING and self.epoch == point[0] and self.step == point[1]
+
+    def change_phase(self, event: str) -> None:
+        """Do what an event of `life.PHASES` does to it."""
+        self.phase = next_phase(self.phase, event)
+
+    def change_standing(self, event: str) -> None:
+        """Do what an event of `life.STANDINGS` does to it."""
+        self.standing = next_standing(self.standing, event)
 
 
 @dataclass(slots=True)
-class Batch:
-    """A batch that somebody has claimed."""
+class StagedBatch:
+    """A batch that a process has claimed."""
 
     epoch: int
     step: int
     member: int
-    process: Process
-    """Who prepares it, or did."""
+    process: ProcessId
+    """The process that prepares it, or did."""
     state: int = CLAIMED
     slot: int = NOWHERE
     used: int = 0
 
     @property
-    def place(self) -> Place:
-        """Where it belongs."""
+    def point(self) -> Point:
+        """When it is read."""
         return self.epoch, self.step
 
 
 @dataclass(slots=True)
 class Epoch:
-    """What all agree on."""
+    """An epoch that all members agree on."""
 
     steps: int
     digest: str
-    """Of the order of its samples."""
+    """The digest of the order of its samples."""
     gone: int = 0
     """Batches before this step were staged, and are not any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Somebody must say first how many batches an epoch has."""
-
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +96,6 @@ class Reason:
     """Why a member has to wait."""
 
     kind: str
-    """See `live.groups`."""
+    """One of the kinds in `live.groups`."""
     member: int
+    """The member that it waits for, or NOWHERE."""

@@ -3,19 +3,30 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-Process = tuple[int, int]
+ProcessId = tuple[int, int]
 """A pid, and when that process was started."""
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot for one batch."""
+
+    number: int
+    size: int
+    """Bytes that the batch may have."""
+    given_back: tuple[int, ...] = ()
+    """Slots whose memory is to be given back before this one is filled."""
+
+
 @dataclass(slots=True)
-class Room:
+class StagingRoom:
     """The slots of a group at one moment."""
 
     budget_bytes: int
     capacities: list[int] = field(default_factory=list)
     """Bytes that each slot occupies."""
-    lost: dict[int, Process] = field(default_factory=dict)
-    """Slots that are nobody's, and that a process may still write to."""
+    lost: dict[int, ProcessId] = field(default_factory=dict)
+    """Slots that hold no batch, and that a process may still write to."""
     most_bytes: int = 0
     """The most that was ever occupied."""
 
@@ -24,19 +35,19 @@ class Room:
         """What all slots occupy."""
         return sum(self.capacities)
 
-    def may_have(self, size: int, taken: Collection[int]) -> bool:
+    def fits(self, size: int, taken: Collection[int]) -> bool:
         """Whether there is room for so many bytes if only these slots are taken."""
         return sum(self.capacities[slot] for slot in {*taken, *self.lost}) + size <= self.budget_bytes
 
-    def find(self, size: int, taken: Collection[int]) -> tuple[int, list[int]] | None:
-        """A slot of so many bytes beside those that are taken, and the slots whose memory is to be given back before."""
-        if not self.may_have(size, taken):
+    def occupy(self, size: int, taken: Collection[int]) -> Slot | None:
+        """Make a slot of so many bytes beside those that are taken; None if there is no room for it."""
+        if not self.fits(size, taken):
             return None
         free = [slot for slot in range(len(self.capacities)) if slot not in taken and slot not in self.lost]
         fitting = [slot for slot in free if self.capacities[slot] >= size]
         if fitting:
-            return min(fitting, key=lambda slot: (self.capacities[slot], slot)), []
-        # The largest that is free grows; others go as far as needed, the largest first.
+            return Slot(min(fitting, key=lambda slot: (self.capacities[slot], slot)), size)
+        # The largest free slot grows. Others give their memory back as far as needed, the largest first.
         free.sort(key=lambda slot: -self.capacities[slot])
         if not free:
             free.append(len(self.capacities))
@@ -50,4 +61,4 @@ class Room:
             self.capacities[slot] = 0
             given_back.append(slot)
         self.most_bytes = max(self.most_bytes, self.staged_bytes)
-        return found, given_back
+        return Slot(found, size, tuple(given_back))

@@ -1,127 +1,150 @@
-"""Who of a group is where, what is staged for whom, and what is to be prepared next: rules, and nothing else.
+"""Which member of a group reads what, what is staged, and what is prepared next: rules, and nothing else.
 
-A member reads the batches of an epoch in their order; its *place* is the (epoch, step) that it reads next. A batch is
-prepared when somebody needs it, by whoever asks for work, and goes when every member that is waited for is beyond it:
+A member reads the batches of an epoch in their order; its *point* is the (epoch, step) that it reads next. A batch is
+prepared when a member needs it, by any worker that asks for a task, and goes when every awaited member is beyond it:
 
-    (nobody has it) -- claim --> CLAIMED -- place --> COPYING -- publish --> READY -- the last one read it --> (gone)
-                                    \\-- no room --> WAITING --/
+    (not there) -- claim --> CLAIMED -- assign_slot --> FILLING -- publish --> READY -- all have read it --> (gone)
+                                \\-- no room --> WANTS_ROOM --/
 
-That is all there is of fail-over, too: claims of the dead are forgotten, so that somebody needs those batches again. A
-member that is *passed by*, because the others would not wait any longer or because it comes from an earlier place, is
-not waited for: its own workers prepare what it lacks, until it has caught up.
+    CLAIMED -- reserve --> FILLING -- give_back --> CLAIMED      a slot is tried before the size of the batch is known
+    CLAIMED, WANTS_ROOM or FILLING -- let_go, its process died --> (not there)
+    READY -- an earlier batch needs its room --> (not there)
 
-Who waits for room waits for readers, never for workers: what is needed first gets the room of what is needed later, and a
-worker gives up what it has prepared when something before it lacks a worker.
+What a member does:
 
-Nothing here knows clocks, processes or memory. Times and the living are told. What only asks and changes nothing is in
-`state`.
+    FRESH ---- begin ---> READING -------- start_copying -------> COPYING -- finish_copying --> READING
+                           |  ^                                      ^
+             start_waiting |  | stop_waiting                         |
+                           v  |                                      |
+                          WAITING ---------- start_copying ----------+
+
+    READING or WAITING ------------ finish_epoch --> RESTING -- begin --> READING
+    READING, WAITING or COPYING --- rest ----------> RESTING
+    any phase --------------------- restore -------> RESTING
+
+Whether the others wait for it:
+
+    AWAITED -- pass_by --> PASSED_BY -- catch_up --> AWAITED
+    AWAITED or PASSED_BY -- retire --> LEAVING -- leave --> (gone)
+
+Fail-over follows from this: claims of dead processes are forgotten, so those batches are needed again. A member is passed
+by because the others would not wait any longer, or because it comes from an earlier point. Its own workers prepare what it
+lacks, until it has caught up.
+
+A worker that needs room waits for readers to release batches. It never waits for another worker: a batch that is needed
+first gets the room of one that is needed later, and a worker gives up what it has prepared when an earlier batch lacks a
+worker.
+
+Nothing here knows clocks, processes or memory: times, and which processes are alive, are arguments. Questions, which
+change nothing, are in `state`.
 """
 
 from collections.abc import Callable
 
-from stoker.group.records import CLAIMED, COPYING, NOWHERE, READY, WAITING, Batch, Draw, Epoch, Member, Place
-from stoker.group.room import Process
-from stoker.group.state import State
+from stoker.group import life
+from stoker.group.answers import Draw, LetGo, RoomAnswer, Task, TooLarge, WaitForRoom
+from stoker.group.life import AWAITED, CLAIMED, FILLING, FRESH, LEAVING, PASSED_BY, READY, WAITING, WANTS_ROOM
+from stoker.group.records import NOWHERE, Epoch, Member, Point, StagedBatch
+from stoker.group.room import ProcessId, Slot
+from stoker.group.state import GroupState
 
 WORK, BATCHES = range(2)
-"""What somebody may be waiting for: something to prepare or room for it, and batches to read."""
+"""What processes wait for: a task or room for a batch, and batches to read."""
 
 IsAlive = Callable[[int, int], bool]
 
 
-class Slots(State):
+class Group(GroupState):
     """A group at one moment, and what may happen to it."""
 
     __slots__ = ()
 
     # ---- members
 
-    def join(self, process: Process, label: str, descriptor: int, now: float, *, counts: bool = False) -> int:
+    def join(self, process: ProcessId, label: str, descriptor: int, now: float, *, counts: bool = False) -> int:
         """A member comes, for the first epoch that has not begun; one that counts itself, for epoch 0."""
         number, self.joined = self.joined, self.joined + 1
         first = self.first_unbegun()
         member = Member(number, process, label, descriptor, 0 if counts else first, 0, now, counts=counts)
-        member.is_passed = member.epoch < first
+        if member.epoch < first:
+            member.change_standing("pass_by")
         self.members[number] = member
         return number
 
     def begin(self, number: int, now: float) -> int:
-        """A member begins its next epoch; one that it is in the middle of is left. Which it is."""
+        """A member begins its next epoch, and leaves the one that it is in the middle of. Returns which epoch it is."""
         member = self.members[number]
         self.rest(number, now)
-        if member.is_passed and not member.step and not member.counts:
-            member.is_passed = False
+        if member.standing == PASSED_BY and not member.step and not member.counts:
+            member.change_standing("catch_up")
             member.epoch = max(member.epoch, self.first_unbegun())
-        member.is_reading, member.is_fresh = True, False
-        self._move(member, member.place, now)
-        self.news.add(WORK)
+        member.change_phase("begin")
+        self._move(member, member.point, now)
+        self.to_wake.add(WORK)
         return member.epoch
 
     def rest(self, number: int, now: float) -> None:
-        """A member reads no more of the epoch that it is in the middle of, if it is; then it is before the next one."""
+        """A member that is within an epoch reads no more of it. If it has read any of it, the next one comes then."""
         member = self.members[number]
         if member.is_reading:
-            member.is_reading = False
+            member.change_phase("rest")
             self._move(member, (member.epoch + (member.step > 0), 0), now)
-            self.news.add(WORK)
+            self.to_wake.add(WORK)
 
-    def restore(self, number: int, place: Place, now: float) -> bool:
-        """A member goes on from a place where it was before. False if it has to catch up: nobody waits for it then."""
+    def restore(self, number: int, point: Point, now: float) -> bool:
+        """A member goes on from a point where it was before. False if it has to catch up: the others do not wait for it."""
         member = self.members[number]
-        member.is_reading = member.is_fresh = False
-        others = [other.place for other in self.awaited() if other is not member and not other.is_fresh]
-        known = self.epochs.get(place[0])
-        is_gone = known.gone > place[1] if known is not None else any(epoch > place[0] for epoch, _ in others)
-        member.is_passed = is_gone and any(other > place for other in others)
-        self._move(member, place, now)
-        if not member.is_passed and all(epoch < place[0] for epoch, _ in others):
-            for other in self.members.values():
-                if other.is_fresh and not other.is_passed and other.place < place:
-                    other.is_passed = other.counts
-                    if not other.counts:
-                        self._move(other, (self.first_unbegun(), 0), now)
-        self.news |= {WORK, BATCHES}
-        return not member.is_passed
+        member.change_phase("restore")
+        others = [other.point for other in self.awaited() if other is not member and other.phase != FRESH]
+        known = self.epochs.get(point[0])
+        is_gone = known.gone > point[1] if known is not None else any(epoch > point[0] for epoch, _ in others)
+        is_late = is_gone and any(other > point for other in others)
+        if is_late != (member.standing != AWAITED) and member.standing != LEAVING:
+            member.change_standing("pass_by" if is_late else "catch_up")
+        self._move(member, point, now)
+        if member.standing == AWAITED and all(epoch < point[0] for epoch, _ in others):
+            for other in [other for other in self.awaited() if other.phase == FRESH and other.point < point]:
+                if other.counts:
+                    other.change_standing("pass_by")
+                else:
+                    self._move(other, (self.first_unbegun(), 0), now)
+        self.to_wake |= {WORK, BATCHES}
+        return member.standing == AWAITED
 
     def pass_by(self, number: int) -> None:
-        """Nobody waits for a member any more, nor for its workers, until it has caught up or begins another epoch."""
+        """The others do not wait for a member, nor for its workers, until it has caught up or begins another epoch."""
         member = self.members[number]
-        self.passed_by += not member.is_passed
-        member.is_passed = True
+        if member.standing == AWAITED:
+            member.change_standing("pass_by")
+            self.passed_by += 1
         for batch in [batch for batch in self.batches.values() if batch.member == number and batch.state != READY]:
-            self._forget(batch, _may_be)
+            self._forget(batch, _may_be_alive)
         self._clear()
-        self.news |= {WORK, BATCHES}
-
-    def wait_no_more(self, number: int) -> None:
-        """What a member waits for may be taken away to make room: it does not come for it."""
-        self.members[number].is_waiting = False
-        self.news.add(WORK)
+        self.to_wake |= {WORK, BATCHES}
 
     def retire(self, number: int) -> None:
-        """A member is about to leave: nobody waits for it, and its workers take on nothing new."""
-        member = self.members[number]
-        member.is_leaving = member.is_passed = True
-        member.is_reading = member.is_waiting = False
+        """A member is about to leave: the others do not wait for it, and its workers take on nothing new."""
+        self.members[number].change_standing("retire")
+        self.stop_waiting(number)
         self._clear()
-        self.news |= {WORK, BATCHES}
+        self.to_wake |= {WORK, BATCHES}
 
     def leave(self, number: int, is_alive: IsAlive) -> None:
-        """A member has gone, one way or the other: what it had claimed is to be taken over."""
+        """A member has left or died. Other members' workers prepare what it had claimed."""
         member = self.members.pop(number, None)
         if member is None:
             return
         for batch in [batch for batch in self.batches.values() if batch.member == number and batch.state != READY]:
             self._forget(batch, is_alive)
         self._clear()
-        self.news |= {WORK, BATCHES}
+        self.to_wake |= {WORK, BATCHES}
 
-    def add_worker(self, number: int, process: Process) -> None:
+    def add_worker(self, number: int, process: ProcessId) -> None:
         """A member has one more process that prepares batches."""
         self.members[number].workers.append(process)
 
     def sweep(self, is_alive: IsAlive) -> list[int]:
-        """Whoever is dead has gone. Which members."""
+        """Remove dead members and workers. Returns which members were dead."""
         dead = [number for number, member in self.members.items() if not is_alive(*member.process)]
         for number in dead:
             self.leave(number, is_alive)
@@ -132,186 +155,192 @@ class Slots(State):
                     self._forget(batch, is_alive)
         for slot in [slot for slot, process in self.room.lost.items() if not is_alive(*process)]:
             del self.room.lost[slot]
-            self.news.add(WORK)
+            self.to_wake.add(WORK)
         return dead
 
-    def _forget(self, batch: Batch, is_alive: IsAlive) -> None:
-        del self.batches[batch.place]
-        self.again.add(batch.place)
-        self.news |= {WORK, BATCHES}
+    def _forget(self, batch: StagedBatch, is_alive: IsAlive) -> None:
+        del self.batches[batch.point]
+        self.abandoned.add(batch.point)
+        self.to_wake |= {WORK, BATCHES}
         if batch.slot != NOWHERE and is_alive(*batch.process):
             self.room.lost[batch.slot] = batch.process
 
     # ---- preparing
 
-    def claim(self, number: int, process: Process) -> Place | Draw | None:
-        """What a worker of a member shall prepare, if there is anything: the first that is needed comes first."""
-        place = self.choose(self.members[number])
-        if place is None or isinstance(place, Draw):
-            return place
-        if place in self.again:
-            self.again.remove(place)
+    def claim(self, number: int, process: ProcessId) -> Task | None:
+        """Give a worker of a member its next task, if there is any. A batch to prepare is this process's from now on."""
+        task = self.needed_next(self.members[number])
+        if task is None or isinstance(task, Draw):
+            return task
+        point = task.point
+        if point in self.abandoned:
+            self.abandoned.remove(point)
             self.taken_over += 1
-        elif place in self.dropped or place[1] < self.epochs[place[0]].gone or self.is_behind(place):
-            self.dropped.discard(place)
+        elif point in self.dropped or point[1] < self.epochs[point[0]].gone or self.is_behind(point):
+            self.dropped.discard(point)
             self.repeated += 1
-        self.batches[place] = Batch(*place, number, process)
-        return place
+        self.batches[point] = StagedBatch(*point, number, process)
+        return task
 
     def slept(self, part: float) -> None:
         """A worker has slept for a part of the time that a batch took."""
         self.asleep += (min(1.0, max(0.0, part)) - self.asleep) / 8
 
     def draw(self, epoch: int, steps: int, digest: str) -> str:
-        """Somebody has found out what an epoch consists of. The digest that holds."""
-        self.news |= {WORK, BATCHES}
+        """A process has found out what an epoch consists of. Returns the digest of the process that was first."""
+        self.to_wake |= {WORK, BATCHES}
         return self.epochs.setdefault(epoch, Epoch(steps, digest)).digest
 
-    def place(self, place: Place, process: Process, size: int) -> tuple[int, list[int]] | None:
-        """A slot for a batch of so many bytes, and the slots whose memory is to be given back before; None: wait.
-
-        Raises KeyError if it is to be let go: it is another's by now, or something else is to be done first; and ValueError
-        if it never fits.
-        """
-        batch = self.batches[place]
-        if batch.process != process or batch.state not in (CLAIMED, WAITING):
-            raise KeyError(place)
+    def assign_slot(self, point: Point, process: ProcessId, size: int) -> RoomAnswer:
+        """Give a batch of so many bytes, which a process has claimed and prepared, a slot."""
+        batch = self.batches.get(point)
+        if batch is None or batch.process != process or batch.state not in (CLAIMED, WANTS_ROOM):
+            return LetGo()
         if size > self.room.budget_bytes:
-            raise ValueError(size)
-        if not self.members[batch.member].workers and self.is_ready(batch.member):
-            raise KeyError(place)  # it is the reader who prepares, and what it has to read may be in the way
-        self.largest = max(self.largest, size)
-        self._make_room(place, size)
-        found = self.room.find(size, self.taken())
-        if found is None:
-            batch.state = WAITING
+            return TooLarge(self.room.budget_bytes)
+        if not self.members[batch.member].workers and self.ready_batch(batch.member) is not None:
+            return LetGo()  # the reader itself prepares, and the batch that it has to read may be in the way
+        self._make_room(point, size)
+        slot = self.room.occupy(size, self.taken())
+        if slot is None:
+            before, batch.state = batch.state, WANTS_ROOM
             if self.is_out_of_turn(batch):
-                raise KeyError(place)
-            return None
-        batch.slot, batch.state, batch.used = found[0], COPYING, size
-        return found
+                batch.state = before
+                return LetGo()
+        self.largest = max(self.largest, size)
+        if slot is None:
+            return WaitForRoom()
+        batch.slot, batch.state, batch.used = slot.number, FILLING, size
+        return slot
 
-    def reserve(self, place: Place, process: Process) -> tuple[int, list[int]] | None:
-        """A slot for a batch whose size is not known yet, as large as the largest so far, if there is one at once."""
-        batch = self.batches.get(place)
+    def reserve(self, point: Point, process: ProcessId) -> Slot | None:
+        """Give a batch whose size is not known yet a slot as large as the largest so far, if there is one at once."""
+        batch = self.batches.get(point)
         if batch is None or (batch.process, batch.state) != (process, CLAIMED) or not self.largest:
             return None
-        if any(other.state == WAITING for other in self.batches.values()):
+        if any(other.state == WANTS_ROOM for other in self.batches.values()):
             return None
-        found = self.room.find(self.largest, self.taken())
-        if found is not None:
-            batch.slot, batch.state, batch.used = found[0], COPYING, self.largest
-        return found
+        slot = self.room.occupy(self.largest, self.taken())
+        if slot is not None:
+            batch.slot, batch.state, batch.used = slot.number, FILLING, slot.size
+        return slot
 
-    def give_back(self, place: Place, process: Process, slot: int) -> None:
+    def give_back(self, point: Point, process: ProcessId, slot: int) -> None:
         """The slot that was reserved for a batch is too small for it."""
-        batch = self.batches.get(place)
-        if batch is not None and (batch.process, batch.slot, batch.state) == (process, slot, COPYING):
+        batch = self.batches.get(point)
+        if batch is not None and (batch.process, batch.slot, batch.state) == (process, slot, FILLING):
             batch.slot, batch.state = NOWHERE, CLAIMED
         if self.room.lost.get(slot) == process:
             del self.room.lost[slot]
-        self.news.add(WORK)
+        self.to_wake.add(WORK)
 
-    def _make_room(self, place: Place, size: int) -> None:
-        """The first in line must not wait for those behind it, nor for what only those need whom nobody waits for."""
+    def _make_room(self, point: Point, size: int) -> None:
+        """Drop later batches, and those that only members passed by need, if this batch is the first that wants room."""
         first = self.first()
-        others = [batch for batch in self.batches.values() if batch.state == READY and not self.is_held(batch)]
-        later = [batch for batch in others if batch.place > place or first is None or batch.place < first]
-        later.sort(key=lambda batch: (first is not None and batch.place >= first, *_backwards(batch.place)))
+        others = [batch for batch in self.batches.values() if batch.state == READY and not self.is_held(batch.point)]
+        later = [batch for batch in others if batch.point > point or first is None or batch.point < first]
+        later.sort(key=lambda batch: (first is not None and batch.point >= first, *_backwards(batch.point)))
         is_first_in_line = all(
-            batch.state == READY or batch.place >= place or (first is not None and batch.place < first <= place)
+            batch.state == READY or batch.point >= point or (first is not None and batch.point < first <= point)
             for batch in self.batches.values()
         )
-        if is_first_in_line and self.room.may_have(size, self.taken() - {batch.slot for batch in later}):
+        if is_first_in_line and self.room.fits(size, self.taken() - {batch.slot for batch in later}):
             for batch in later:
-                if self.room.may_have(size, self.taken()):
+                if self.room.fits(size, self.taken()):
                     break
-                del self.batches[batch.place]
-                self.dropped.add(batch.place)
-                self.news.add(WORK)
+                del self.batches[batch.point]
+                self.dropped.add(batch.point)
+                self.to_wake.add(WORK)
 
-    def publish(self, place: Place, process: Process, slot: int, length: int) -> bool:
+    def publish(self, point: Point, process: ProcessId, slot: int, length: int) -> bool:
         """A batch of so many bytes is ready. False: it is no longer this process's to publish, and to be let go."""
-        batch = self.batches.get(place)
-        if batch is None or (batch.process, batch.slot, batch.state) != (process, slot, COPYING):
+        batch = self.batches.get(point)
+        if batch is None or (batch.process, batch.slot, batch.state) != (process, slot, FILLING):
             return False
         batch.state, batch.used = READY, length
         self.prepared += 1
-        self.news.add(BATCHES)
+        self.to_wake.add(BATCHES)
         self._clear()
         return True
 
-    def let_go(self, place: Place, process: Process, slot: int = NOWHERE) -> None:
-        """Somebody gives up what it has claimed, and the slot that it was given."""
-        batch = self.batches.get(place)
+    def let_go(self, point: Point, process: ProcessId, slot: int = NOWHERE) -> None:
+        """A process gives up the batch that it has claimed, and the slot that it was given."""
+        batch = self.batches.get(point)
         if batch is not None and (batch.process, batch.slot) == (process, slot) and batch.state != READY:
-            del self.batches[place]
-            self.again.add(place)
+            del self.batches[point]
+            self.abandoned.add(point)
         if self.room.lost.get(slot) == process:
             del self.room.lost[slot]
-        self.news |= {WORK, BATCHES}
+        self.to_wake |= {WORK, BATCHES}
 
     # ---- reading
 
-    def take(self, number: int) -> Batch | None:
-        """The batch at a member's place, if it is ready. It stays where it is until `read`."""
-        member = self.members[number]
-        batch = self.batches.get(member.place)
-        member.is_copying = batch is not None and batch.state == READY
-        member.is_waiting = not member.is_copying
-        return batch if member.is_copying else None
+    def start_waiting(self, number: int) -> None:
+        """A member waits for its next batch, which is not taken away before the member has copied it."""
+        self.members[number].change_phase("start_waiting")
 
-    def read(self, number: int, now: float) -> None:
-        """A member has its copy of the batch at its place."""
+    def stop_waiting(self, number: int) -> None:
+        """A batch that a member waits for may be taken away to make room: the member does not come for it."""
+        if self.members[number].phase == WAITING:
+            self.members[number].change_phase("stop_waiting")
+        self.to_wake.add(WORK)
+
+    def start_copying(self, number: int) -> None:
+        """A member copies its next batch, which is ready and stays where it is until `finish_copying`."""
+        if self.ready_batch(number) is None:
+            raise life.IllegalChange("start_copying: the batch is not ready")
+        self.members[number].change_phase("start_copying")
+
+    def finish_copying(self, number: int, now: float) -> None:
+        """A member has its copy of the batch, and goes on to the next one."""
         member = self.members[number]
+        member.change_phase("finish_copying")
         self._move(member, (member.epoch, member.step + 1), now)
 
-    def is_over(self, number: int) -> bool:
-        """Whether a member has read all batches of its epoch; then it is before the next one."""
+    def finish_epoch(self, number: int) -> None:
+        """A member has read all batches of its epoch. The next one comes then."""
+        if not self.has_read_all(number):
+            raise life.IllegalChange("finish_epoch: there are batches to read")
         member = self.members[number]
-        known = self.epochs.get(member.epoch)
-        if known is None or member.step < known.steps:
-            return False
-        member.is_reading = False
+        member.change_phase("finish_epoch")
         self._move(member, (member.epoch + 1, 0), member.moved_at)
-        self.news.add(WORK)
-        return True
+        self.to_wake.add(WORK)
 
-    def _move(self, member: Member, place: Place, now: float) -> None:
-        member.epoch, member.step = place
-        member.moved_at, member.is_copying, member.is_waiting = now, False, False
-        if member.is_passed and member.is_reading:
-            behind = [other.place for other in self.awaited()]
-            if member.place >= min(behind, default=member.place):
-                member.is_passed = False  # it has caught up
-        if any(batch.state == WAITING for batch in self.batches.values()):
-            self.news.add(WORK)
+    def _move(self, member: Member, point: Point, now: float) -> None:
+        member.epoch, member.step = point
+        member.moved_at = now
+        if member.standing == PASSED_BY and member.is_reading:
+            awaited = [other.point for other in self.awaited()]
+            if member.point >= min(awaited, default=member.point):
+                member.change_standing("catch_up")
+        if any(batch.state == WANTS_ROOM for batch in self.batches.values()):
+            self.to_wake.add(WORK)
         self._clear()
 
     def _clear(self) -> None:
-        """Let go of what nobody needs."""
+        """Remove batches and epochs that no member needs."""
         first = self.first()
-        passed = [member for member in self.members.values() if member.is_passed]
-        for batch in [batch for batch in self.batches.values() if batch.state == READY]:
-            if (first is not None and batch.place >= first) or self.is_held(batch):
+        alone = [member for member in self.members.values() if member.standing != AWAITED]
+        for point, batch in [(point, batch) for point, batch in self.batches.items() if batch.state == READY]:
+            if (first is not None and point >= first) or self.is_held(point):
                 continue
-            if any(m.number == batch.member and m.place <= batch.place < m.furthest for m in passed):
+            if any(m.number == batch.member and m.point <= point < m.furthest for m in alone):
                 continue
-            del self.batches[batch.place]
-            self.news.add(WORK)
+            del self.batches[point]
+            self.to_wake.add(WORK)
             known = self.epochs[batch.epoch]
             known.gone = max(known.gone, batch.step + 1)
         lowest = min((member.epoch for member in self.members.values()), default=None)
         for epoch in [epoch for epoch in self.epochs if lowest is not None and epoch < lowest]:
             if not any(batch.epoch == epoch for batch in self.batches.values()):
                 del self.epochs[epoch]
-        for places in (self.again, self.dropped):
-            places.difference_update([place for place in places if lowest is None or place[0] < lowest])
+        for points in (self.abandoned, self.dropped):
+            points.difference_update([point for point in points if lowest is None or point[0] < lowest])
 
 
-def _may_be(_pid: int, _started: int) -> bool:
+def _may_be_alive(_pid: int, _started: int) -> bool:
     return True
 
 
-def _backwards(place: Place) -> Place:
-    return -place[0], -place[1]
+def _backwards(point: Point) -> Point:
+    return -point[0], -point[1]

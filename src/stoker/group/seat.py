@@ -1,4 +1,4 @@
-"""A member of a group, in the process that reads: it takes batches, waits for them, and knows for whom."""
+"""A member of a group, in the process that reads: it copies batches, or waits for them and knows why."""
 
 import contextlib
 import os
@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.errors import MemberLost
+from stoker.group.answers import EpochOver, Task, Turn
 from stoker.group.door import Differences, enter, leave
-from stoker.group.records import Batch, Draw, Member, Place, Reason
-from stoker.group.rules import BATCHES, Slots
+from stoker.group.life import AWAITED
+from stoker.group.records import Member, Point, Reason, StagedBatch
+from stoker.group.rules import BATCHES, Group
 from stoker.group.staging import LOOK_S, Staging
 from stoker.host import forks
 from stoker.host.locks import close_lock, when_outside
 from stoker.live.groups import ASLEEP, ROOM
 
 HELPS_AFTER_S = 1.0
-"""So long a member without workers waits for those of others to begin with what it needs."""
+"""How long a member without workers waits for workers of others to begin with what it needs."""
 PASSED_BY_AFTER_S = 30.0
-"""So long the others wait for a member that is not even within an epoch."""
+"""How long the others wait for a member that is not within an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +35,31 @@ class GroupStats:
     workers: int
     """Workers of all of them."""
     prepared: int
-    """Batches that were prepared, by anybody, since the group was opened."""
+    """Batches that were prepared by any member since the group was opened."""
     repeated: int
-    """Of those, how many had been prepared before: for one that came back, or to make room."""
+    """Those of them that had been prepared before: for a member that came back, or because they had to make room."""
     taken_over: int
-    """Of those, how many somebody else had claimed who then left or died."""
+    """Those of them that a member had claimed which then left or died."""
     passed_by: int
-    """How often a member was not waited for any more."""
+    """How often the others stopped waiting for a member."""
     staging_bytes: int
     """Memory that holds batches now."""
     most_bytes: int
-    """The most that it ever was."""
+    """The most that held batches at any time."""
     budget_bytes: int
-    """The most that it may be."""
+    """The most that may hold batches."""
     last: str
     """The member that is furthest behind, if that is another one."""
     waited_for: dict[str, float]
-    """Seconds that this member waited, by whom for."""
+    """Seconds that this member waited, by the name of what it waited for."""
     catches_up: bool
-    """Whether nobody waits for this member now; its own workers prepare what it lacks."""
+    """Whether the others do not wait for this member now; its own workers prepare what it lacks."""
     resumed: str
-    """How it came back from a state: "", "in step" or "catching up"."""
+    """How it went on from a state: "in step" or "catching up"; "" if it did not."""
 
 
 class Seat:
-    """A member of a group, in the process that reads. It is left by `close`, or with the process."""
+    """A member of a group, in the process that reads. It leaves by `close`, or when the process ends."""
 
     def __init__(
         self,
@@ -72,10 +74,10 @@ class Seat:
         self.owner = os.getpid()
         self.address, self.about, presence = enter(name, about, differences, budget_bytes, cores, label)
         self.staging = Staging(self.address)
-        self.staging.meanwhile = weakref.WeakMethod(self._lose_patience)
+        self.staging.while_waiting = weakref.WeakMethod(self._lose_patience)
         self.waited_for: dict[str, float] = {}
         self.resumed = ""
-        self._patience_s = float("inf")
+        self._limit_s = float("inf")
         self.close = weakref.finalize(self, _leave, self.staging, presence, self.owner)
         _seats.add(self)
 
@@ -84,78 +86,81 @@ class Seat:
         """Whether this process joined. A forked child inherits the object, not the seat."""
         return self.owner == os.getpid() and self.close.alive
 
-    def begin(self) -> Place:
-        """The next epoch begins, or one that was restored goes on."""
-        with self.staging.table.change() as slots:
-            self._check(slots)
-            slots.begin(self.address.member, time.monotonic())
-            place: Place = slots.members[self.address.member].place
-            return place
+    def begin(self) -> Point:
+        """Begin the next epoch, or go on with one that was restored. Returns the batch that is read first."""
+        with self.staging.table.change() as group:
+            self._check(group)
+            group.begin(self.address.member, time.monotonic())
+            point: Point = group.members[self.address.member].point
+            return point
 
     def rest(self) -> None:
-        """Nothing more is read of this epoch: the others wait until the next one begins, and not for long. Any time."""
+        """Read nothing more of this epoch. May be called at any line, by the garbage collector say."""
         when_outside(self._rest)
 
     def _rest(self) -> None:
         if self.is_ours:
-            with self.staging.table.change() as slots:
-                self._check(slots)
-                slots.rest(self.address.member, time.monotonic())
+            with self.staging.table.change() as group:
+                self._check(group)
+                group.rest(self.address.member, time.monotonic())
 
     def retire(self) -> None:
-        """This job is about to leave: nobody waits for it, and its workers end what they are at."""
-        with self.staging.table.change() as slots:
-            if self.address.member in slots.members:
-                slots.retire(self.address.member)
+        """Say that this job is about to leave: the others do not wait for it, and its workers take on nothing new."""
+        with self.staging.table.change() as group:
+            if self.address.member in group.members:
+                group.retire(self.address.member)
 
-    def restore(self, place: Place) -> None:
-        """Go on from a place where this job was before."""
-        with self.staging.table.change() as slots:
-            self._check(slots)
-            in_step = slots.restore(self.address.member, place, time.monotonic())
+    def restore(self, point: Point) -> None:
+        """Go on from a point where this job was before."""
+        with self.staging.table.change() as group:
+            self._check(group)
+            in_step = group.restore(self.address.member, point, time.monotonic())
         self.resumed = "in step" if in_step else "catching up"
 
     @contextlib.contextmanager
-    def batch(self, wait: "Wait") -> Iterator[Batch | Place | Draw | None]:
-        """The next batch to copy, within this; or what this process has to prepare itself; or None: the epoch is over."""
-        self._patience_s = float("inf") if wait.patience_s is None else wait.patience_s
+    def turn(self, patience: "Patience") -> Iterator[Turn]:
+        """What this reader does next. A batch is to be copied within the body; its slot may be used again afterwards."""
+        self._limit_s = float("inf") if patience.limit_s is None else patience.limit_s
         try:
-            got = self._take(wait)
+            turn = self._wait_for_turn(patience)
         except BaseException:
             if self.is_ours:
-                self._wait_no_more()
+                self._stop_waiting()
             raise
-        yield got
-        if isinstance(got, Batch):
-            with self.staging.table.change() as slots:
-                self._check(slots)
-                slots.read(self.address.member, time.monotonic())
+        yield turn
+        if isinstance(turn, StagedBatch):
+            with self.staging.table.change() as group:
+                self._check(group)
+                group.finish_copying(self.address.member, time.monotonic())
 
-    def _wait_no_more(self) -> None:
-        with self.staging.table.change() as slots:
-            if self.address.member in slots.members:
-                slots.wait_no_more(self.address.member)
+    def _stop_waiting(self) -> None:
+        with self.staging.table.change() as group:
+            if self.address.member in group.members:
+                group.stop_waiting(self.address.member)
 
-    def _take(self, wait: "Wait") -> Batch | Place | Draw | None:
+    def _wait_for_turn(self, patience: "Patience") -> Turn:
         number, table = self.address.member, self.staging.table
         began = time.monotonic()
         while True:
             ticket = table.ticket(BATCHES)
-            with table.change() as slots:
-                self._check(slots)
-                if slots.is_over(number):
-                    return None
-                batch: Batch | None = slots.take(number)
+            with table.change() as group:
+                self._check(group)
+                if group.has_read_all(number):
+                    group.finish_epoch(number)
+                    return EpochOver()
+                batch: StagedBatch | None = group.ready_batch(number)
                 if batch is not None:
+                    group.start_copying(number)
                     return batch
-                if wait.prepares and slots.lacks_workers(number, is_late=time.monotonic() - began > HELPS_AFTER_S):
-                    own: Place | Draw | None = slots.claim(number, self.staging.process)
-                    if own is not None:
-                        return own
-                reason = slots.reason(number)
-                late = slots.members.get(reason.member)
+                group.start_waiting(number)
+                if patience.prepares and group.lacks_workers(number, is_late=time.monotonic() - began > HELPS_AFTER_S):
+                    task: Task | None = group.claim(number, self.staging.process)
+                    if task is not None:
+                        return task
+                reason = group.reason(number)
+                late = group.members.get(reason.member)
             waited_s = time.monotonic() - began
-            if late is not None and waited_s >= self._patience_with(late, reason) and self._lose_patience(began):
+            if late is not None and waited_s >= self._limit_for(late, reason) and self._lose_patience(began):
                 continue
             who = "workers" if late is None else "own workers" if late.number == number else name_of(late)
             before = time.monotonic()
@@ -163,36 +168,36 @@ class Seat:
             after = time.monotonic()
             self.waited_for[who] = self.waited_for.get(who, 0.0) + after - before
             if after - before >= LOOK_S / 2:
-                wait.look(who, late.process[0] if late is not None else 0, after - began)
+                patience.look(who, late.process[0] if late is not None else 0, after - began)
                 self.staging.look_around()
 
     def _lose_patience(self, began: float) -> bool:
-        """Whether this member, which has been waiting for so long, goes on without somebody from now on."""
+        """Stop waiting for another member if this one has waited for it too long. Returns whether it has."""
         number = self.address.member
-        with self.staging.table.change() as slots:
-            self._check(slots)
-            reason = slots.reason(number)
-            late = slots.members.get(reason.member)
-            if late is None or time.monotonic() - max(began, late.moved_at) < self._patience_with(late, reason):
+        with self.staging.table.change() as group:
+            self._check(group)
+            reason = group.reason(number)
+            late = group.members.get(reason.member)
+            if late is None or time.monotonic() - max(began, late.moved_at) < self._limit_for(late, reason):
                 return False
             if reason.kind == ASLEEP:
-                slots.wait_no_more(late.number)
+                group.stop_waiting(late.number)
             else:
-                slots.pass_by(late.number)
+                group.pass_by(late.number)
             return True
 
-    def _patience_with(self, late: Member, reason: Reason) -> float:
-        """How long to wait for another. One of this very process cannot read on while this one waits."""
+    def _limit_for(self, late: Member, reason: Reason) -> float:
+        """How long to wait for another member. One of this same process cannot read on while this one waits."""
         if reason.kind == ASLEEP:
             return LOOK_S
         if reason.kind != ROOM:
-            return self._patience_s if late.number != self.address.member else float("inf")
+            return self._limit_s if late.number != self.address.member else float("inf")
         if late.process == self.staging.process:
             return 0.0
-        return self._patience_s if late.is_reading else min(self._patience_s, PASSED_BY_AFTER_S)
+        return self._limit_s if late.is_reading else min(self._limit_s, PASSED_BY_AFTER_S)
 
-    def _check(self, slots: Slots) -> None:
-        if self.address.member not in slots.members:
+    def _check(self, group: Group) -> None:
+        if self.address.member not in group.members:
             raise MemberLost(
                 f"this job is no longer in the group {self.name!r}: it was taken for dead. Are its members in one space of "
                 "process ids (one container)?"
@@ -200,38 +205,38 @@ class Seat:
 
     def stats(self) -> GroupStats:
         """The group as it is now."""
-        with self.staging.table.look() as slots:
-            own = slots.members.get(self.address.member)
-            last = slots.last()
-            is_other = own is not None and last is not None and last.place < own.place
+        with self.staging.table.look() as group:
+            own = group.members.get(self.address.member)
+            last = group.last()
+            is_other = own is not None and last is not None and last.point < own.point
             return GroupStats(
                 name=self.name,
-                members=len(slots.members),
-                workers=sum(len(member.workers) for member in slots.members.values()),
-                prepared=slots.prepared,
-                repeated=slots.repeated,
-                taken_over=slots.taken_over,
-                passed_by=slots.passed_by,
-                staging_bytes=slots.room.staged_bytes,
-                most_bytes=slots.room.most_bytes,
-                budget_bytes=slots.room.budget_bytes,
+                members=len(group.members),
+                workers=sum(len(member.workers) for member in group.members.values()),
+                prepared=group.prepared,
+                repeated=group.repeated,
+                taken_over=group.taken_over,
+                passed_by=group.passed_by,
+                staging_bytes=group.room.staged_bytes,
+                most_bytes=group.room.most_bytes,
+                budget_bytes=group.room.budget_bytes,
                 last=name_of(last) if is_other and last is not None else "",
                 waited_for=dict(self.waited_for),
-                catches_up=own is not None and own.is_passed,
+                catches_up=own is not None and own.standing != AWAITED,
                 resumed=self.resumed,
             )
 
 
 @dataclass(slots=True)
-class Wait:
-    """How a member waits."""
+class Patience:
+    """How a reader waits for its next batch."""
 
     prepares: bool
     """Whether it prepares batches itself when there is no worker."""
-    patience_s: float | None
-    """How long it waits for another that is within an epoch; None for ever."""
+    limit_s: float | None
+    """How long it waits for another member that is within an epoch; None: for ever."""
     look: Callable[[str, int, float], None]
-    """Told from time to time who is waited for, its pid, and for how long by now; may raise."""
+    """Called from time to time with what it waits for, its pid, and for how long by now; may raise."""
 
 
 def name_of(member: Member) -> str:
@@ -243,7 +248,7 @@ _seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A child is not the job: it must not keep its memory and locks."""
+    """A forked child is not a member: it must not keep the memory and the locks."""
     for seat in list(_seats):
         if seat.close.alive:
             seat.close.detach()
@@ -254,7 +259,7 @@ forks.register(forks.Stage.HOLDINGS, after_in_child=_after_fork_in_child)
 
 
 def _leave(staging: Staging, presence: int, owner: int) -> None:
-    """A member goes. It may be the garbage collector who says so, at any line."""
+    """Leave the group. The garbage collector may call this at any line."""
     when_outside(lambda: _leave_now(staging, presence, owner))
 
 

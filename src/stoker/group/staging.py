@@ -1,8 +1,8 @@
-"""Batches of a group in memory that its processes share, and the way there for those who prepare them.
+"""Batches of a group in memory that its processes share, and how workers put them there.
 
-The memory has no name. A process opens it through a member that lives (`/proc/PID/fd/N`, this user's alone): it is gone
-with the last of them, however that went, and no size of /dev/shm bounds it. Who is alive is what the kernel says; whoever
-waits looks from time to time.
+The memory has no name. A process opens it through a living member (`/proc/PID/fd/N`, which only this user may open). It is
+gone when the last member ends, in whatever way, and the size of /dev/shm does not bound it. The kernel says which processes
+are alive; a process that waits asks it from time to time.
 """
 
 import os
@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import MemberLost, ResourceError
-from stoker.group.records import NOWHERE, Batch, Draw, Place
-from stoker.group.rules import WORK, Slots
+from stoker.group.answers import LetGo, Task, TooLarge, WaitForRoom
+from stoker.group.life import LEAVING
+from stoker.group.records import NOWHERE, Point, StagedBatch
+from stoker.group.room import Slot
+from stoker.group.rules import WORK, Group
 from stoker.group.table import Table
 from stoker.host import process
 from stoker.host.headroom import headroom_bytes
@@ -22,7 +25,7 @@ from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory
 from stoker.slots.area import Area
 
 LOOK_S = 0.1
-"""How often one who waits asks the kernel who is alive."""
+"""How often a process that waits asks the kernel which others are alive."""
 _STRIDE = 1 << 38
 _SLOTS = 1 << 12
 LENGTH = _STRIDE * _SLOTS
@@ -42,154 +45,154 @@ class Address:
 
 
 def default_bytes() -> int:
-    """How much memory a group may use for batches, if nobody says."""
+    """How much memory a group may use for batches, unless `group_bytes` says."""
     return max(1 << 20, min(_MOST_BYTES, headroom_bytes() // 4))
 
 
 class Staging:
-    """The group as one process of it sees it: its table, and its memory."""
+    """A group in one of its processes: its table, and its memory."""
 
     def __init__(self, address: Address) -> None:
         self.folder = Path(address.folder)
         self.member = address.member
-        self.table = Table(self.folder / "table", Slots.of)
+        self.table = Table(self.folder / "table", Group.of)
         descriptor = address.descriptor
         if address.pid != os.getpid():
             descriptor = os.open(f"/proc/{address.pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         self.memory = Memory(LENGTH, descriptor=descriptor)
         self.process = process.own()
-        self.meanwhile: Callable[[], Callable[[float], object] | None] = lambda: None
-        """A reference to what a reader does from time to time while it waits for room, told since when."""
+        self.while_waiting: Callable[[], Callable[[float], object] | None] = lambda: None
+        """A weak reference to what a reader calls from time to time while it waits for room, with the time since when."""
         self._looked_at = 0.0
 
     def look_around(self) -> None:
-        """Whoever is dead has gone."""
+        """Remove members and workers that are dead."""
         self._looked_at = time.monotonic()
-        with self.table.look() as slots:
-            everybody = {p for m in slots.members.values() for p in (m.process, *m.workers)} | {*slots.room.lost.values()}
+        with self.table.look() as group:
+            everybody = {p for m in group.members.values() for p in (m.process, *m.workers)} | {*group.room.lost.values()}
         if not all(process.is_alive(*one) for one in everybody):
-            with self.table.change() as slots:
-                slots.sweep(process.is_alive)
+            with self.table.change() as group:
+                group.sweep(process.is_alive)
 
-    # ---- for those who prepare
+    # ---- for processes that prepare
 
-    def next_work(self, goes_on: Callable[[], bool]) -> Place | Draw | None:
-        """What this process shall prepare; None when its member has gone."""
+    def next_task(self, goes_on: Callable[[], bool]) -> Task | None:
+        """Claim a task for this process. None when its member leaves or has gone."""
         while goes_on():
             if time.monotonic() - self._looked_at > LOOK_S:
                 self.look_around()
             ticket = self.table.ticket(WORK)
-            with self.table.change() as slots:
-                if self.member not in slots.members or slots.members[self.member].is_leaving:
+            with self.table.change() as group:
+                if self.member not in group.members or group.members[self.member].standing == LEAVING:
                     return None
-                found: Place | Draw | None = slots.claim(self.member, self.process)
-            if found is not None:
-                return found
+                task: Task | None = group.claim(self.member, self.process)
+            if task is not None:
+                return task
             self.table.wait(WORK, ticket, LOOK_S)
             self.look_around()
         return None
 
-    def drawn(self, epoch: int, steps: int, digest: str) -> str:
-        """Say what an epoch consists of. The digest that holds in the group."""
-        with self.table.change() as slots:
-            return str(slots.draw(epoch, steps, digest))
+    def draw(self, epoch: int, steps: int, digest: str) -> str:
+        """Say what an epoch consists of. Returns the digest that holds in the group."""
+        with self.table.change() as group:
+            return str(group.draw(epoch, steps, digest))
 
-    def publish(self, place: Place, parts: list[Bytes], asleep: float = 0.0) -> bool:
-        """Stage a batch that this process has claimed. False if it is another's by now. Waits for room, if need be."""
+    def publish(self, point: Point, parts: list[Bytes], asleep: float = 0.0) -> bool:
+        """Stage a batch that this process has claimed, and wait for room if need be. False if it had to be let go."""
         length = sum(part.nbytes for part in parts)
-        size = -(-length // PAGE) * PAGE
-        slot = NOWHERE
+        number = NOWHERE
         try:
-            slot = self._place(place, size)
-            offset = slot * _STRIDE
-            for part in parts:
-                _all_of(os.pwrite, self.memory.descriptor, part, offset)
-                offset += part.nbytes
-            if self.finish(place, slot, length, asleep):
-                return True
-        except KeyError:
-            pass
+            answer = self._wait_for_slot(point, -(-length // PAGE) * PAGE)
+            if isinstance(answer, Slot):
+                number = answer.number
+                offset = number * _STRIDE
+                for part in parts:
+                    _all_of(os.pwrite, self.memory.descriptor, part, offset)
+                    offset += part.nbytes
+                if self.finish(point, number, length, asleep):
+                    return True
         except ResourceError:
-            raise  # what is staged in its place is this process's to say
+            raise  # the claim is kept: this process stages the error in place of the batch
         except BaseException:
-            self.let_go(place, slot)
+            self.let_go(point, number)
             raise
-        self.let_go(place, slot)
+        self.let_go(point, number)
         return False
 
-    def reserve(self, place: Place) -> tuple[int, int]:
-        """A slot to make a batch in that this process has claimed, and its bytes; NOWHERE if there is none at once."""
-        with self.table.change() as slots:
-            before = slots.room.staged_bytes
-            found = slots.reserve(place, self.process)
-            if found is None:
-                return NOWHERE, 0
-            self._occupy(slots, found[1], before, slots.largest)
-            return int(found[0]), int(slots.largest)
+    def reserve(self, point: Point) -> Slot | None:
+        """A slot in which to make a batch that this process has claimed; None if there is none at once."""
+        with self.table.change() as group:
+            before = group.room.staged_bytes
+            slot: Slot | None = group.reserve(point, self.process)
+            if slot is not None:
+                self._use(group, slot, before)
+            return slot
 
-    def give_back(self, place: Place, slot: int) -> None:
-        """A slot that was reserved is not used."""
-        with self.table.change() as slots:
-            slots.give_back(place, self.process, slot)
+    def give_back(self, point: Point, slot: int) -> None:
+        """Say that a slot that was reserved is not used."""
+        with self.table.change() as group:
+            group.give_back(point, self.process, slot)
 
-    def finish(self, place: Place, slot: int, length: int, asleep: float) -> bool:
-        """A batch is in its slot. False if it is no longer this process's."""
-        with self.table.change() as slots:
-            slots.slept(asleep)
-            return bool(slots.publish(place, self.process, slot, length))
+    def finish(self, point: Point, slot: int, length: int, asleep: float) -> bool:
+        """Say that a batch is in its slot. False if it is no longer this process's."""
+        with self.table.change() as group:
+            group.slept(asleep)
+            return bool(group.publish(point, self.process, slot, length))
 
-    def _occupy(self, slots: Slots, given_back: list[int], before: int, size: int) -> None:
-        """Give memory back that a slot is to have instead, and see that there is some."""
-        for one in given_back:
+    def _use(self, group: Group, slot: Slot, before: int) -> None:
+        """Give back the memory of other slots that this one has instead, and check that there is enough."""
+        for one in slot.given_back:
             self.memory.discard(one * _STRIDE, _STRIDE)
-        more = slots.room.staged_bytes - before
+        more = group.room.staged_bytes - before
         if more > 0 and headroom_bytes() < more + _RESERVE_BYTES:
             raise ResourceError(
-                f"not enough memory to stage another batch of {size:,} bytes for the group: lower group_bytes"
+                f"not enough memory to stage another batch of {slot.size:,} bytes for the group: lower group_bytes"
             )
 
-    def let_go(self, place: Place, slot: int = NOWHERE) -> None:
+    def let_go(self, point: Point, slot: int = NOWHERE) -> None:
         """Give up what this process has claimed."""
-        with self.table.change() as slots:
-            slots.let_go(place, self.process, slot)
+        with self.table.change() as group:
+            group.let_go(point, self.process, slot)
 
-    def _place(self, place: Place, size: int) -> int:
+    def _wait_for_slot(self, point: Point, size: int) -> Slot | LetGo:
         began = time.monotonic()
         while True:
             ticket = self.table.ticket(WORK)
-            with self.table.change() as slots:
-                if self.member not in slots.members:
-                    raise KeyError(place)
-                before = slots.room.staged_bytes
-                try:
-                    found = slots.place(place, self.process, size)
-                except ValueError:
-                    raise ResourceError(
-                        f"a batch has {size:,} bytes, and all batches of the group may use {slots.room.budget_bytes:,}: "
-                        "raise group_bytes, where the group is opened"
-                    ) from None
-                if found is not None:
-                    self._occupy(slots, found[1], before, size)
-                    return int(found[0])
-                is_reader = not slots.members[self.member].workers
+            with self.table.change() as group:
+                if self.member not in group.members:
+                    return LetGo()
+                before = group.room.staged_bytes
+                match group.assign_slot(point, self.process, size):
+                    case Slot() as slot:
+                        self._use(group, slot, before)
+                        return slot
+                    case LetGo() as answer:
+                        return answer
+                    case TooLarge(budget_bytes):
+                        raise ResourceError(
+                            f"a batch has {size:,} bytes, and all batches of the group may use {budget_bytes:,}: "
+                            "raise group_bytes, where the group is opened"
+                        )
+                    case WaitForRoom():
+                        is_reader = not group.members[self.member].workers
             self.table.wait(WORK, ticket, LOOK_S)
             self.look_around()
-            act = self.meanwhile() if is_reader else None
+            act = self.while_waiting() if is_reader else None
             if act is not None:
                 act(began)
 
-    def copy(self, batch: Batch, room: Bytes) -> None:
-        """Copy the bytes of a staged batch."""
+    def copy(self, batch: StagedBatch, room: Bytes) -> None:
+        """Copy the bytes of a staged batch into memory of this process."""
         _all_of(_read_into, self.memory.descriptor, room, batch.slot * _STRIDE)
 
     def close(self) -> None:
-        """This process needs the group no more."""
+        """Close the table and the memory in this process."""
         self.memory.close()
         self.table.close()
 
 
 class StagedArea(Area):
-    """The slots of a group, for an Outbox that fills one which was reserved."""
+    """The slots of a group, for an Outbox that fills a reserved one."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(1, 1, memory=_Shifted(memory))
@@ -201,7 +204,7 @@ class StagedArea(Area):
 
 
 class _Shifted(PrivateMemory):
-    """The group's memory from an offset on; what is below is this process's own."""
+    """The group's memory, moved up by `_SHIFT`; below that is private memory of this process."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -211,7 +214,7 @@ class _Shifted(PrivateMemory):
 
 
 def _all_of(move: Callable[[int, Any, int], int], descriptor: int, content: Bytes, offset: int) -> None:
-    """Not by a mapping: each process would pay for every page of every slot when it first touches it."""
+    """Read or write all bytes. Not by a mapping: each process would pay for every page that it first touches."""
     done = 0
     while done < content.nbytes:
         moved = move(descriptor, content[done:], offset + done)

@@ -5,9 +5,9 @@
     128   a counter for each thing that is waited for
     4096  two halves, each a length and marshalled values
 
-A change is written to the half that does not hold, and then one number says that it does. So whoever is killed on the way
-has changed nothing. The lock is the kernel's (`flock`), which frees it with its holder; waiting is the kernel's, too (a
-futex), and ends at once when somebody announces a change. Files and everything in them are their owner's alone.
+A change is written to the half that does not hold, and then one number says that it does. So a process that is killed on
+the way has changed nothing. The lock is the kernel's (`flock`), which frees it with its holder. Waiting is the kernel's
+(a futex), and ends at once when a process announces a change. Only their owner may open these files.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from stoker.errors import ConfigError, ResourceError
 from stoker.host.locks import close_lock, inside, locked, open_lock
 from stoker.memory import Mapping
 
-_MAGIC = b"stoker group 2\n"
+_MAGIC = b"stoker group 3\n"
 _HOLDS_AT, _COUNTERS_AT, _HALVES_AT = 64, 128, 4096
 _HALF_BYTES = 256 << 10
 SIZE = _HALVES_AT + 2 * _HALF_BYTES
@@ -66,7 +66,7 @@ class Table:
 
     @staticmethod
     def create(path: Path, values: list[Any]) -> None:
-        """Make a table in a folder that nobody else knows yet."""
+        """Make a table in a folder that no other process knows yet."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, SIZE)  # a full tmpfs is an error here, and a fatal signal later
@@ -78,29 +78,32 @@ class Table:
 
     @contextlib.contextmanager
     def look(self) -> Iterator[Any]:
-        """What holds now, which does not change within."""
+        """Lock the table and give what it holds."""
         with inside(), self._thread_lock, locked(self._descriptor, self.path):
             yield self._load()
 
     @contextlib.contextmanager
     def change(self) -> Iterator[Any]:
-        """What holds now. What is made of it within holds afterwards, unless that fails. Who waits for its `news` wakes."""
+        """Lock the table and give what it holds, to be changed. If the body ends without an error, the change is kept.
+
+        Then those who wait for the counters that `to_wake` of the object names are woken.
+        """
         with inside():
             with self._thread_lock, locked(self._descriptor, self.path):
                 state = self._load()
                 yield state
                 self._store(state.values())
-                for counter in state.news:
+                for counter in state.to_wake:
                     self._counters[counter] = (self._counters[counter] + 1) & 0xFFFFFFFF
-            for counter in state.news:
+            for counter in state.to_wake:
                 self._futex(counter, _WAKE, _EVERYBODY, None)
 
     def ticket(self, counter: int) -> int:
-        """What `wait` wants to know; taken before or while one looks."""
+        """The value that `wait` compares with. Take it before or while you look at the table."""
         return int(self._counters[counter])
 
     def wait(self, counter: int, ticket: int, longest_s: float) -> None:
-        """Until somebody announces a change that the ticket does not know of, or for so long at most."""
+        """Wait until a change is announced after the ticket was taken, or for so long at most."""
         self._futex(counter, _WAIT, ticket, _Timespec(int(longest_s), int(longest_s % 1 * 1e9)))
 
     def _futex(self, counter: int, operation: int, value: int, timeout: _Timespec | None) -> None:
@@ -123,7 +126,7 @@ class Table:
         self._holds[0] = other
 
     def close(self) -> None:
-        """This process needs it no more."""
+        """Close it in this process."""
         if self._owner == os.getpid():  # a forked child has closed it already
             with inside(), self._thread_lock:
                 descriptor, self._descriptor = self._descriptor, -1
@@ -132,9 +135,9 @@ class Table:
 
 
 def glance(table: int) -> list[Any] | None:
-    """A table, without its lock, which one that is stopped may hold. None if it never rests.
+    """Read a table without its lock, which a stopped process may hold. None if it changes all the time.
 
-    The half that holds is not written to; and if another came to hold and this one again, it does not read the same twice.
+    The half that holds is not written to. If the other came to hold meanwhile, two readings differ, and both are repeated.
     """
     if os.pread(table, len(_MAGIC), 0) != _MAGIC:
         return None

@@ -7,7 +7,7 @@ its name, dataset, and what tells it apart from others of that name.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from stoker.live.groups import Group, Key
+from stoker.live.groups import GroupView, Key
 from stoker.live.record import Seen
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -45,7 +45,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Seen, float, float], float | None]], ..
 )
 
 
-_GROUPS: tuple[tuple[str, str, str, Callable[[Group], float]], ...] = (
+_GROUPS: tuple[tuple[str, str, str, Callable[[GroupView], float]], ...] = (
     ("members", "gauge", "Loaders in the group.", lambda group: len(group.members)),
     ("workers", "gauge", "Workers of all of them.", lambda group: group.workers),
     (
@@ -68,7 +68,9 @@ _GROUPS: tuple[tuple[str, str, str, Callable[[Group], float]], ...] = (
 )
 
 
-def expose(loaders: Iterable[Seen], at: float, wall: float, version: str, groups: Mapping[Key, Group] | None = None) -> str:
+def expose(
+    loaders: Iterable[Seen], at: float, wall: float, version: str, groups: Mapping[Key, GroupView] | None = None
+) -> str:
     """All loaders and their groups; `at` is now on the monotonic clock, `wall` is now as Unix time."""
     groups = groups or {}
     seen = sorted(loaders, key=lambda one: (one.facts.script, one.facts.pid, one.facts.number))

@@ -1,16 +1,16 @@
-"""What is known of a group that loaders are in, at one moment: who is where, and who waits for whom. Values.
+"""What is known of a group that loaders are in, at one moment: where its members are, and why they wait. Values.
 
-`stage` fills them in, from the group's own table.
+`group.glance` fills them in, from the group's table.
 """
 
 from dataclasses import dataclass
 
 ROOM, PREPARED, ASLEEP, NOBODY = "room", "prepared", "asleep", "nobody"
-"""What keeps a member waiting: another must read first; somebody prepares the batch, or will; another does not take what
-it has waited for; there is no worker."""
+"""What keeps a member waiting: another must read first; a worker prepares the batch, or will; another member does not
+copy what it has waited for; there is no worker."""
 
 Key = tuple[str, str]
-"""A group's name, and what tells those of one name apart."""
+"""A group's name, and what tells groups of one name apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class Waits:
 
     kind: str
     member: int | None
-    """Whose turn it is, if that is known."""
+    """The member that it waits for, if that is known."""
     pid: int
-    """The process of it that prepares the batch or must read first; 0 if nobody is known."""
+    """Its process that prepares the batch or must read first; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberView:
     """A loader of some job."""
 
     number: int
@@ -41,24 +41,24 @@ class Member:
     is_reading: bool
     """Whether it is within an epoch."""
     is_passed: bool
-    """Whether nobody waits for it."""
+    """Whether the others do not wait for it."""
     stopped: tuple[int, ...]
     """Those of its processes that a signal or a debugger has stopped."""
     waits: Waits | None
 
     @property
     def name(self) -> str:
-        """It, in words."""
+        """What messages call it."""
         return f"{self.script} (pid {self.pid})"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupView:
     """A group; counts are since it was opened."""
 
     name: str
     stream: str
-    members: tuple[Member, ...]
+    members: tuple[MemberView, ...]
     prepared: int
     repeated: int
     taken_over: int
@@ -75,11 +75,11 @@ class Group:
         return sum(len(member.workers) for member in self.members)
 
     @property
-    def last(self) -> Member | None:
+    def last(self) -> MemberView | None:
         """The member that is furthest behind of those that are waited for, unless all are at one place."""
         last = max((one for one in self.members if not one.is_passed), key=lambda one: one.behind, default=None)
         return last if last is not None and last.behind else None
 
-    def member(self, number: int | None) -> Member | None:
+    def member(self, number: int | None) -> MemberView | None:
         """The member with a number."""
         return next((one for one in self.members if one.number == number), None)

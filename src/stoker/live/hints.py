@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from stoker.live import groups
 from stoker.live.doing import STOPPED
-from stoker.live.groups import Group, Member, Waits
+from stoker.live.groups import GroupView, MemberView, Waits
 from stoker.live.row import Row
 
 _BOUND = 0.1
@@ -65,7 +65,7 @@ Doing = Callable[[int], str]
 """What a process is busy with, in words."""
 
 
-def in_group(row: Row, own: Member, slow: Waits | None, doing: Doing) -> str:
+def in_group(row: Row, own: MemberView, slow: Waits | None, doing: Doing) -> str:
     """The same for a loader of a group. `slow` is what it had to wait for just now; the row's workers are the group's."""
     assert row.group is not None
     waits = own.waits if row.waiting_s else None
@@ -87,7 +87,7 @@ def in_group(row: Row, own: Member, slow: Waits | None, doing: Doing) -> str:
     return limit(row)
 
 
-def _stopped(group: Group, own: Member, *, also_passed: bool) -> tuple[Member, int] | None:
+def _stopped(group: GroupView, own: MemberView, *, also_passed: bool) -> tuple[MemberView, int] | None:
     """A process that is stopped, which others wait for sooner or later: its own, or else that which is last."""
     found = [one for one in group.members if one.stopped and (one is own or also_passed or not one.is_passed)]
     found.sort(key=lambda one: (one is not own, one.is_passed, -one.behind))
@@ -96,7 +96,7 @@ def _stopped(group: Group, own: Member, *, also_passed: bool) -> tuple[Member, i
     return found[0], found[0].pid if found[0].pid in found[0].stopped else found[0].stopped[0]
 
 
-def _is_stopped(group: Group, own: Member, member: Member, pid: int) -> str:
+def _is_stopped(group: GroupView, own: MemberView, member: MemberView, pid: int) -> str:
     others = len(group.members) - 1
     if pid != member.pid:
         whose = "" if member is own else f" of {member.name}, in the group {group.name},"
@@ -108,7 +108,7 @@ def _is_stopped(group: Group, own: Member, member: Member, pid: int) -> str:
     return f"{member.name} is {STOPPED} (`kill -CONT {pid}`), {behind(member)} in the group {group.name}"
 
 
-def _awaited(group: Group, own: Member, waits: Waits, doing: Doing) -> str:
+def _awaited(group: GroupView, own: MemberView, waits: Waits, doing: Doing) -> str:
     member = group.member(waits.member)
     if waits.kind == groups.NOBODY:
         return f"workers, of which the group {group.name} has none"
@@ -129,6 +129,6 @@ def _awaited(group: Group, own: Member, waits: Waits, doing: Doing) -> str:
     return f"{member.name}, which prepares it in the group {group.name}: {who} ({words})"
 
 
-def behind(member: Member) -> str:
+def behind(member: MemberView) -> str:
     """How far, in words."""
     return f"{member.behind:,} batch{'' if member.behind == 1 else 'es'} behind"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from stoker.live.groups import Group, Member
+from stoker.live.groups import GroupView, MemberView
 from stoker.live.record import Seen
 
 
@@ -31,10 +31,10 @@ class Row:
     hint: str
     history: tuple[float, ...] = ()
     """Samples per second, look by look."""
-    group: Group | None = None
+    group: GroupView | None = None
     """The group that it is in, if that could be looked at."""
 
     @property
-    def member(self) -> Member | None:
+    def member(self) -> MemberView | None:
         """Itself, in its group."""
         return None if self.group is None else self.group.member(self.seen.facts.member)

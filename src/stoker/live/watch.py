@@ -13,7 +13,7 @@ from typing import Any
 from stoker.host import process
 from stoker.host.process import Process
 from stoker.live.doing import doing
-from stoker.live.groups import ROOM, Group, Key, Waits
+from stoker.live.groups import ROOM, GroupView, Key, Waits
 from stoker.live.hints import in_group, limit, stall
 from stoker.live.record import Seen
 from stoker.live.row import Row
@@ -27,7 +27,7 @@ IDLE_S = 10.0
 """A loop that asks for nothing for so long, and for ten steps, is remarked on."""
 _OVERDUE_STEPS = 3
 
-LookAtGroups = Callable[[Iterable[Seen]], dict[Key, Group]]
+LookAtGroups = Callable[[Iterable[Seen]], dict[Key, GroupView]]
 
 
 class Watch:

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from stoker.errors import ConfigError
-from stoker.group.records import NOWHERE, Draw, Place
+from stoker.group.answers import Draw, Task
+from stoker.group.records import NOWHERE, Point
 from stoker.group.staging import StagedArea, Staging
 from stoker.internals.names import ExceptionWrapper
 from stoker.memory import Bytes
@@ -60,7 +61,7 @@ class Orders:
         with generators_restored():
             order = self._at(epoch)
         digest = _digest(order)
-        if staging.drawn(epoch, len(order), digest) != digest:
+        if staging.draw(epoch, len(order), digest) != digest:
             raise ConfigError(
                 f"the sampler of this job gives other samples in epoch {epoch} than the sampler of another job of the "
                 "group. In a group a sampler must draw from torch's default generator, which is set by the group's seed."
@@ -79,30 +80,30 @@ class TableExchange:
         self._orders = orders
         self._caching = caching
         self._goes_on = goes_on
-        self._place: Place = (NOWHERE, NOWHERE)
+        self._point: Point = (NOWHERE, NOWHERE)
         self._staged = Outbox(StagedArea(staging.memory), 0)
         self._leaves = leaves_in(self._staged, alike_everywhere=True)
         self._here = HereCollate()
 
-    def next(self) -> tuple[Place, Work] | None:
-        """What the group needs next; None when this member has gone."""
-        while (asked := self._staging.next_work(self._goes_on)) is not None:
-            work = self.work(asked)
-            if work is not None:
-                return asked, work  # type: ignore[return-value]
+    def next(self) -> tuple[Point, Work] | None:
+        """What the group needs next; None when this member leaves or has gone."""
+        while (task := self._staging.next_task(self._goes_on)) is not None:
+            given = self.work(task)
+            if given is not None:
+                return given
         return None
 
-    def work(self, asked: Place | Draw) -> Work | None:
-        """The work for what this process has claimed. None if it was only to say what an epoch consists of."""
-        if isinstance(asked, Draw):
-            self._orders.agree(asked.epoch, self._staging)
+    def work(self, task: Task) -> tuple[Point, Work] | None:
+        """The work of a task that this process has claimed. None if it was only to say what an epoch consists of."""
+        if isinstance(task, Draw):
+            self._orders.agree(task.epoch, self._staging)
             return None
-        epoch, number = self._place = asked
+        epoch, step = self._point = task.point
         try:
-            return Work(epoch, *self._orders.agree(epoch, self._staging)[number])
+            return task.point, Work(epoch, *self._orders.agree(epoch, self._staging)[step])
         except BaseException:
-            # A member whose sampler does not agree, or that is interrupted, has to go; it is nothing to the others.
-            self.give_up(asked)
+            # A member whose sampler does not agree, or that is interrupted, has to go. The others prepare the batch.
+            self.give_up(task.point)
             raise
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
@@ -115,24 +116,25 @@ class TableExchange:
 
     def _stage_at_once(self, content: Any, made: Made, asleep: float) -> Made | None:
         """Collate straight to where the batch is staged, if it fits into what can be had at once."""
-        staging, outbox, place = self._staging, self._staged, self._place
-        slot, outbox.limit = staging.reserve(place)
-        if slot == NOWHERE:
+        staging, outbox, point = self._staging, self._staged, self._point
+        slot = staging.reserve(point)
+        if slot is None:
             return None
+        outbox.limit = slot.size
         is_staged = False
         try:
             with contextlib.suppress(NoRoom):
-                if outbox.join(slot):
+                if outbox.join(slot.number):
                     length = _lay_out(content, made, outbox, partial(collated, leaves=self._leaves))
                     is_staged = True
         finally:
             outbox.abandon()
             if not is_staged:
-                staging.give_back(place, slot)
+                staging.give_back(point, slot.number)
         if not is_staged:
             return None
-        if not staging.finish(place, slot, length, asleep):
-            staging.let_go(place, slot)
+        if not staging.finish(point, slot.number, length, asleep):
+            staging.let_go(point, slot.number)
         return made
 
     def _stage_later(self, content: Any, made: Made, asleep: float) -> Made:
@@ -140,17 +142,17 @@ class TableExchange:
             with here.claimed() as outbox:
                 if outbox is not None:
                     length = _lay_out(content, made, outbox, here.collate)
-                    self._staging.publish(self._place, [outbox.content()[:length]], asleep)
+                    self._staging.publish(self._point, [outbox.content()[:length]], asleep)
                     return made
             # User code has kept all that was collated here: other memory, then.
         raise AssertionError("new memory is free")
 
-    def publish(self, name: Place, result: Result) -> None:
+    def publish(self, name: Point, result: Result) -> None:
         """What was made is staged already; an error is staged now."""
         if not isinstance(result, Made):
             self._staging.publish(name, [_tail(Made(0, 0.0, 0.0, None), failure=portable(result))])
 
-    def give_up(self, name: Place) -> None:
+    def give_up(self, name: Point) -> None:
         """Let another worker do it."""
         if os.getpid() == self._staging.process[0]:  # and not a child that the dataset forked, and that ends
             self._staging.let_go(name)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stoker.live.doing import STOPPED
-from stoker.live.groups import Group
+from stoker.live.groups import GroupView
 from stoker.live.hints import behind
 from stoker.live.row import Row
 
@@ -171,7 +171,7 @@ def _groups(rows: Sequence[Row], style: Style) -> list[str]:
     return lines
 
 
-def _group_cells(group: Group) -> dict[str, str]:
+def _group_cells(group: GroupView) -> dict[str, str]:
     return {
         "MEMBERS": str(len(group.members)),
         "WORKERS": str(group.workers),

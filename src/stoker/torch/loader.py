@@ -207,7 +207,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             expected.refuse("going on from the middle of an epoch", "or begin the epoch anew")
         self._progress.load(state, self._itinerary(), self.seed)
         if self.group is not None and is_enabled():
-            self.here.member.seat.restore((state["epoch"], state["_num_yielded"]))
+            self.here.member.restore((state["epoch"], state["_num_yielded"]))
 
     def _itinerary(self) -> Itinerary:
         if self._by_position:
