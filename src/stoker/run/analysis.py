@@ -22,6 +22,7 @@ from stoker.errors import StokerError
 from stoker.feed.hooks import HOOKS
 from stoker.feed.progress import index_sampler
 from stoker.host import ranks
+from stoker.run.agenda import Agenda
 from stoker.run.choice import Choice
 from stoker.run.measured import Measured
 from stoker.run.measuring import Measurement
@@ -173,15 +174,15 @@ class Analysis:
         self._training.append(loader)
         self._found.loader = self._number(loader) + 1
         try:
-            self._measurement = Measurement(
-                loader,
+            agenda = Agenda(
                 self._found,
                 iterations=self._settings["iterations"],
                 phase_s=self._settings["phase_s"],
                 deadline=self._began + self._settings["limit_s"],
                 tell=self._tell,
-                saved=self._save,
+                save=self._save,
             )
+            self._measurement = Measurement(loader, agenda)
         except StokerError as error:
             self._give_up(str(error))
 
