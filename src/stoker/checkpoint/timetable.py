@@ -8,6 +8,7 @@ from typing import Any
 
 from stoker.checkpoint.frequency import Costs, Pace, profiled_iterations
 from stoker.checkpoint.ranks import Ranks
+from stoker.order import length_of
 
 
 class Timetable:
@@ -80,10 +81,5 @@ class Timetable:
 
 def _batches(parts: Iterable[Any]) -> int | None:
     """How many iterations an epoch has, if a loader among the parts says so."""
-    for part in parts:
-        if hasattr(part, "__iter__") and hasattr(part, "__len__"):
-            try:
-                return len(part)
-            except TypeError:
-                continue
-    return None
+    lengths = (length_of(part) for part in parts if hasattr(part, "__iter__"))
+    return next((length for length in lengths if length is not None), None)

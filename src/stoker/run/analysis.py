@@ -22,6 +22,7 @@ from stoker.errors import StokerError
 from stoker.feed.hooks import HOOKS
 from stoker.feed.progress import index_sampler
 from stoker.host import ranks
+from stoker.order import length_of
 from stoker.run.agenda import Agenda
 from stoker.run.choice import Choice
 from stoker.run.measured import Measured
@@ -76,7 +77,7 @@ class Analysis:
         if is_first:
             self._began, self._found.began = time.perf_counter(), time.time()
             self._save()  # the command counts the time from here on
-        self._choice.used(number, shuffles=shuffles(loader), length=_length(loader) or math.inf)
+        self._choice.used(number, shuffles=shuffles(loader), length=length_of(loader) or math.inf)
         if self._measurement is None and self._choice.chosen == number:
             self._take_over(loader)
         learns = _learns() or (self._measurement is not None and not self._choice.learns(self._found.loader - 1))
@@ -257,9 +258,9 @@ class Watched:
         """The last batch of the loader itself."""
         self.given = 0
         streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-        self.ends_after = _length(loader if streams else index_sampler(loader))
+        self.ends_after = length_of(loader if streams else index_sampler(loader))
         """None of an endless sampler, whose loader may still have a length: the script counts its epochs then."""
-        self.epoch = _length(loader) if self.ends_after is None else None
+        self.epoch = length_of(loader) if self.ends_after is None else None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -288,18 +289,11 @@ def _learns() -> bool:
     return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
-def _length(thing: Any) -> int | None:
-    try:
-        return len(thing)
-    except (TypeError, NotImplementedError):
-        return None
-
-
 def _is_remade(loader: Any, training: Any) -> bool:
     """Whether a loader does the same as one before, which the script may have made anew for another epoch."""
     return (
         loader.dataset is training.dataset
-        and _length(loader) == _length(training)
+        and length_of(loader) == length_of(training)
         and loader.batch_size == training.batch_size
         and shuffles(loader) == shuffles(training)
         and loader.num_workers == training.num_workers
