@@ -106,7 +106,7 @@ class Analysis:
         if self._measurement is not None:
             self._used[number] = self._used.get(number, 0) + 1
             if number not in self._companions:
-                self._measurement.other()
+                self._measurement.clock.other()
         batch = next(watched.own)
         self._last, watched.last = watched, batch
         self._choice.given(number, time.perf_counter(), learns=learns)
@@ -134,7 +134,7 @@ class Analysis:
             measurement.epoch_ended()
             raise StopIteration
         if watched.epoch and watched.given % watched.epoch == 0 and watched.given:
-            measurement.other()  # an endless iterator, whose epochs the script counts
+            measurement.clock.other()  # an endless iterator, whose epochs the script counts
         try:
             batch = measurement.next_batch()
         except StopIteration:
@@ -148,7 +148,7 @@ class Analysis:
         if os.getpid() != self._owner:
             return
         if self._measurement is not None:
-            self._measurement.updated()
+            self._measurement.clock.updated()
             self._adopt()
         else:
             self._choice.updated()

@@ -62,7 +62,7 @@ class Measurement:
             found.batch = max(1, round(sum(len(subject.samples(batch)) for batch in batches) / len(batches)))
             self._paused = Paused(subject, agenda, batches)
             self._steps = self._steps_in_order(batches, self._paused)
-        self._clock = LoopClock(
+        self.clock = LoopClock(
             rounds=max(1, subject.workers),
             batch=max(1, found.batch),
             phase_s=agenda.phase_s,
@@ -89,7 +89,7 @@ class Measurement:
 
     def next_batch(self) -> Any:
         """The batch that the loop gets next. StopIteration: everything is measured."""
-        clock = self._clock
+        clock = self.clock
         if clock.is_chunk_full:
             self._synchronise()
         self._count_cores()
@@ -106,36 +106,28 @@ class Measurement:
 
     def _count_cores(self) -> None:
         """How many cores the loop keeps busy while it works on a batch that was there."""
-        if self._agenda.step == "alone" and self._clock.is_clean and self._given_at:
+        if self._agenda.step == "alone" and self.clock.is_clean and self._given_at:
             self._cpu_s += own_cpu_s() - self._given_cpu_s
             self._busy_s += time.perf_counter() - self._given_at
 
     def epoch_ended(self) -> None:
         """The loop asked, and was told that its epoch is over."""
         self._synchronise()
-        self._clock.asked(time.perf_counter())
-        self._clock.ended(time.perf_counter())
+        self.clock.asked(time.perf_counter())
+        self.clock.ended(time.perf_counter())
 
     @contextmanager
     def counting_what_is_under_way(self) -> Iterator[None]:
         """Within, `found` has all that is known at this moment. A phase that was begun need not be repeated then."""
-        with self._clock.counting_what_is_under_way() as is_timed:
+        with self.clock.counting_what_is_under_way() as is_timed:
             begun = [self._agenda.step] if is_timed and self._agenda.step else []
             self.found.done += begun
             yield
             del self.found.done[len(self.found.done) - len(begun) :]
 
-    def updated(self) -> None:
-        """An optimizer made a step."""
-        self._clock.updated()
-
-    def other(self) -> None:
-        """The script did something else than training since its last batch."""
-        self._clock.other()
-
     def other_begins(self) -> None:
         """The script iterates another loader, and may take long."""
-        self._clock.other()
+        self.clock.other()
         self._agenda.save()
         if self.found.world == 1 and self._paused is not None:  # other ranks may not pause now
             step = self._agenda.step
@@ -171,7 +163,7 @@ class Measurement:
         stream = _epochs_of(self.subject.loader)
         yield self._warm_up(), Series(), self._remembering(stream)
         found.batch = self.kept[0].samples
-        self._clock.batch = max(1, found.batch)
+        self.clock.batch = max(1, found.batch)
         self._find_device()
         yield from self._replays()
         if agenda.has_time_for("prep"):
@@ -239,7 +231,7 @@ class Measurement:
         return max(2, self.subject.workers * (self.subject.prefetch + 1))
 
     def _finish(self, step: str) -> None:
-        self._agenda.left_s -= self._clock.active_s
+        self._agenda.left_s -= self.clock.active_s
         self._agenda.finish(step)
 
     def _find_device(self) -> None:
