@@ -69,9 +69,9 @@ def intervals(training: Training, checkpointer: Any, count: int) -> list[dict[st
     """Overhead and length of so many intervals. What an iteration costs alone is measured between them."""
     rows = []
     for _ in range(count):
-        before = checkpointer._last_snapshot
+        before = checkpointer._timetable.last
         began, iterations = time.perf_counter(), 0
-        while checkpointer._last_snapshot == before:
+        while checkpointer._timetable.last == before:
             training.iterate()
             iterations += 1
             checkpointer.step()

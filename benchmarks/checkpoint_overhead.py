@@ -46,7 +46,7 @@ def block_s(training: Training, checkpointer: Any, iterations: int, every: int) 
     began = time.perf_counter()
     for number in range(iterations):
         training.iterate()
-        checkpointer._retry = number % every == 0
+        checkpointer._timetable.retry = number % every == 0
         checkpointer.step()
     return time.perf_counter() - began
 

@@ -142,7 +142,7 @@ def compare(name: str, training: Training, rounds: int, iterations: int, place: 
 
         def ours(checkpointer: Any = checkpointer) -> float:
             checkpointer._wait_saved()
-            checkpointer._retry = True
+            checkpointer._timetable.retry = True
             return timed(checkpointer.step)
 
         contenders[label] = ours

@@ -48,6 +48,14 @@ def share(ids: Any, rank: int, world: int) -> Any:
     return ids[rank::world]
 
 
+def length_of(thing: Any) -> int | None:
+    """How many a loader, a sampler or a dataset has; None if it does not say."""
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError):
+        return None
+
+
 def mix(*numbers: int) -> int:
     """A 64-bit number that depends on every bit of all arguments (SplitMix64's finalizer, chained)."""
     value = 0

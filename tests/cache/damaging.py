@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.cache.requests import Numbered
 
-from stoker.cache import store
+from stoker.cache import stores
 from stoker.cache.cached import Advice, Cache
 
 ITEMS, ROOM = 240, 4_000_000
@@ -45,7 +45,7 @@ def filled(place: Path) -> Path:
     folder = cache.folder
     assert folder is not None
     cache.close()
-    store.forget(folder)
+    stores.forget(folder)
     return folder
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from stoker.cache import store
+from stoker.cache import inspection, stores
 
 BUDGET = 600_000
 NAMES = 400
@@ -52,7 +52,7 @@ def _writer(folder: Path, seed: int, first: int) -> Iterator[tuple[int, int]]:
     if not child:
         try:
             os.close(reading)
-            cache, turn = store.acquire(folder), first
+            cache, turn = stores.acquire(folder), first
             while True:
                 items, evicted = _turn(seed, turn)
                 cache.put(items, BUDGET, evict=evicted)
@@ -110,8 +110,8 @@ def one_after_another(folder: Path, kills: int, seed: int) -> list[str]:
 
 def _inside(folder: Path) -> tuple[str, dict[bytes, bytes], int]:
     """What is wrong with a store, all that is in it, and how much it says that is."""
-    damage = store.damage(folder)
-    with store.visiting(folder) as cache:
+    damage = inspection.damage(folder)
+    with stores.visiting(folder) as cache:
         found = {key: payload for key in map(_key, range(NAMES)) if (payload := cache.get(key)) is not None}
         return damage, found, cache.payload_bytes()
 
@@ -144,7 +144,7 @@ def crowd(folder: Path, writers: int, seed: int) -> list[str]:
 
 def _wrong_bytes(folder: Path) -> list[int]:
     wrong = []
-    with store.visiting(folder) as cache:
+    with stores.visiting(folder) as cache:
         for number in range(NAMES):
             payload = cache.get(_key(number))
             if payload is not None and (payload[:4] != _key(number)[-4:] or payload != payload[:8] * (len(payload) // 8)):

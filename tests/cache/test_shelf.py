@@ -13,7 +13,7 @@ import pytest
 from tests.cache.requests import Numbered
 from tests.tries import HANG_S
 
-from stoker.cache import store
+from stoker.cache import stores
 from stoker.cache.cached import Cache
 from stoker.cache.shelf import Budget, Shelf
 from stoker.cli import main
@@ -61,13 +61,13 @@ def test_largest_budget_of_live_jobs_holds(shelf_dir: Path) -> None:
 def test_a_cache_outlives_its_jobs_and_is_found_again(shelf_dir: Path) -> None:
     shelf = Shelf(shelf_dir)
     first = shelf.join("data", 1000)
-    store.acquire(first.folder).put([(b"k" * 16, b"payload")], 1000)
+    stores.acquire(first.folder).put([(b"k" * 16, b"payload")], 1000)
     first.close()
     (found,) = shelf.caches()
     assert (found.name, found.jobs, found.stats.items, found.stats.payload_bytes) == ("data", 0, 1, 7)
     again = shelf.join("data", 1000)
     assert again.folder == first.folder
-    assert store.acquire(again.folder).get(b"k" * 16) == b"payload"
+    assert stores.acquire(again.folder).get(b"k" * 16) == b"payload"
     assert shelf.join("other data", 1000).folder != first.folder
 
 
@@ -76,7 +76,7 @@ def test_idle_caches_make_room_oldest_first(small_tmpfs: Callable[[str], Path]) 
     for number, name in enumerate(["oldest", "older", "used"]):
         job = shelf.join(name, 1_500_000)
         for item in range(15):
-            store.acquire(job.folder).put([(item.to_bytes(16, "big"), bytes(100_000))], 1_500_000)
+            stores.acquire(job.folder).put([(item.to_bytes(16, "big"), bytes(100_000))], 1_500_000)
         os.utime(job.folder / "about.json", (number, number))
         if name != "used":
             job.close()
@@ -127,7 +127,7 @@ def test_a_damaged_cache_harms_no_other(shelf_dir: Path) -> None:
     (job.folder / "data.mdb").write_bytes(b"garbage" * 10_000)
     other = shelf.join("other", 1000)
     assert {found.name for found in shelf.caches()} == {"damaged", "other"}
-    assert store.acquire(other.folder).get(b"k" * 16) is None
+    assert stores.acquire(other.folder).get(b"k" * 16) is None
     cache = Cache("damaged", 1000, shelf_dir)
     assert cache.get(b"k" * 16) is None
     assert "cannot be used" in cache.tally.take()[6]
@@ -159,7 +159,7 @@ def test_a_store_that_was_cut_ends_nobody(tmp_path: Path, words: list[str], is_o
     folder = cache.folder
     assert folder is not None
     cache.close()
-    store.forget(folder)
+    stores.forget(folder)
     os.truncate(folder / "data.mdb", 6 * 4096)
     if is_of_another_boot:
         about = json.loads((folder / "about.json").read_text())
@@ -229,11 +229,11 @@ def test_what_another_start_of_the_host_left_is_not_used(shelf_dir: Path, monkey
 def test_nor_by_a_job_that_asks_for_the_same(shelf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf = Shelf(shelf_dir)
     before = shelf.join("data", 1000)
-    with store.visiting(before.folder) as opened:
+    with stores.visiting(before.folder) as opened:
         opened.put([(b"k" * 16, b"payload")], 1000)
     before.close()
     monkeypatch.setattr("stoker.host.process.boot", lambda: "another")
-    with store.visiting(shelf.join("data", 1000).folder) as opened:
+    with stores.visiting(shelf.join("data", 1000).folder) as opened:
         assert opened.get(b"k" * 16) is None
 
 
@@ -267,7 +267,7 @@ def test_a_job_that_was_killed_is_noticed_by_those_that_run(shelf_dir: Path, mon
 
 def test_owner_only(shelf_dir: Path) -> None:
     job = Shelf(shelf_dir).join("data", 1000)
-    store.acquire(job.folder).put([(b"k" * 16, b"payload")], 1000)
+    stores.acquire(job.folder).put([(b"k" * 16, b"payload")], 1000)
     for path in [Shelf(shelf_dir).folder, *Shelf(shelf_dir).folder.rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path
 
@@ -277,7 +277,7 @@ def test_another_user_cannot_read_it(shelf_dir: Path) -> None:
         pytest.skip("only root can become another user")
     shelf_dir.chmod(0o755)
     job = Shelf(shelf_dir).join("data", 1000)
-    store.acquire(job.folder).put([(b"k" * 16, b"payload")], 1000)
+    stores.acquire(job.folder).put([(b"k" * 16, b"payload")], 1000)
     child = os.fork()
     if child == 0:
         os.setgid(65534)

@@ -7,8 +7,9 @@ import pytest
 from tests.cache.killed_writers import crowd, one_after_another
 from tests.cache.requests import fill
 
-from stoker.cache import store
-from stoker.cache.store import Store, StoreFullError, acquire
+from stoker.cache import stores
+from stoker.cache.store import Store, StoreFullError
+from stoker.cache.stores import acquire
 
 KEY = b"k" * 16
 
@@ -25,7 +26,7 @@ def test_what_was_put_is_got(folder: Path) -> None:
     assert cache.get(KEY) == b"payload"
     assert cache.size(KEY) == 7
     assert acquire(folder) is cache
-    store.forget(folder)
+    stores.forget(folder)
     assert acquire(folder).get(KEY) == b"payload"
 
 

@@ -492,7 +492,7 @@ def test_the_policy_is_kept_so_that_a_resume_does_not_profile_again(tmp_path: Pa
             train(checkpointer, model, optimizer, 1)
     with stoker.Checkpointer(tmp_path, model=model, optimizer=optimizer) as checkpointer:
         checkpointer.restore()
-        assert checkpointer._is_planned
+        assert checkpointer._timetable.is_planned
         assert checkpointer.stats().interval > 1
 
 

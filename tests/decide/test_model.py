@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stoker
-from stoker.decide.model import Share, cache_for, fetch_rate, hit_ratio, predict, seen_together
+from stoker.decide.model import Share, fetch_rate, hit_ratio, predict, seen_together
 from stoker.errors import ConfigError
 from stoker.profile import Confidence, Rates
 
@@ -37,11 +37,6 @@ class TestPublished:
     def test_reading_inside_prep_is_the_same_for_one_worker(self) -> None:
         told = Rates(gpu=MANY, prep=17_100, storage=530, cache=17_100, workers=1)
         assert predict(told, Share(cached=0.35)).rate == pytest.approx(802, abs=1)
-
-    def test_smallest_cache(self) -> None:
-        assert cache_for(1000, 530, 17_100) == pytest.approx((1 / 530 - 1 / 1000) / (1 / 530 - 1 / 17_100))
-        assert fetch_rate(cache_for(1000, 530, 17_100), 530, 17_100) == pytest.approx(1000)
-        assert (cache_for(400, 530, 17_100), cache_for(1e6, 530, 17_100)) == (0.0, 1.0)
 
     def test_lru(self) -> None:
         assert hit_ratio(0.35, "lru") == pytest.approx(0.070, abs=0.001)

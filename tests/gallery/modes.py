@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.gallery.restarts import Reference, check_restarts
-from tests.gallery.started import Ended, plainly, run, slow_disk, under, words
+from tests.gallery.started import Ended, plainly, run, under, words
 from tests.gallery.table import Entry
+from tests.slow_disk import slow_disk
 
 ANALYSIS_S = 180.0
+DISK = 4_000_000
+"""Bytes per second, where it is to be slow."""
 _PLANTED = 2.0
 """What is left of the margin of three, at least, on a host that is busy."""
 OK, REFUSED, FAILED = "ok", "refused", "FAILED"
@@ -101,11 +104,11 @@ class Gallery:
         analyze = ["analyze", "--time", f"{self._time_s:g}", "--json", str(profile), *options]
         command = under(entry, analyze, words(entry, self._data, out, *more))
         if entry.slow_disk:
-            with slow_disk(self._data) as is_slow:
-                ended = run(command, out, limit_s=ANALYSIS_S, slow=is_slow)
+            with slow_disk(self._data, DISK) as join:
+                ended = run(command, out, limit_s=ANALYSIS_S, join=join)
+            limit = "gpu" if join is None else entry.limit
         else:
-            is_slow, ended = False, run(command, out, limit_s=ANALYSIS_S)
-        limit = entry.limit if is_slow or not entry.slow_disk else "gpu"
+            limit, ended = entry.limit, run(command, out, limit_s=ANALYSIS_S)
         if options and ended.code and (line := ended.says("stoker: .*--scratch")):
             return Outcome(REFUSED, line, ended.seconds)
         if entry.not_analyzed:

@@ -1,4 +1,4 @@
-"""Scripts of the gallery as processes: started, read line by line, killed at a moment, and a disk that is slow for them."""
+"""Scripts of the gallery as processes: started, read line by line, and killed at a moment."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,6 @@ SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 STOKER = [sys.executable, "-m", "stoker"]
 HANG_S = 180.0
-DISK = 4_000_000
-GROUP = Path("/sys/fs/cgroup/blkio/stoker-gallery")
 
 
 @dataclass
@@ -71,10 +69,13 @@ def run(
     *,
     kill_at: Moment | None = None,
     limit_s: float = HANG_S,
-    slow: bool = False,
+    join: Callable[[], None] | None = None,
     kill_all: bool = False,
 ) -> Ended:
-    """Run it to its end, or until the moment at which it is killed (-9): the process alone, or all that it started."""
+    """Run it to its end, or until the moment at which it is killed (-9): the process alone, or all that it started.
+
+    `join` is what the process does before it begins.
+    """
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = str(SCRIPTS)
     began = time.monotonic()
@@ -88,7 +89,7 @@ def run(
         text=True,
         errors="replace",
         start_new_session=True,
-        preexec_fn=_join_group if slow else None,
+        preexec_fn=join,
     )
     ended = Ended(0)
 
@@ -124,27 +125,3 @@ def _kill(pid: int, all_of_them: bool) -> None:
     for child in started:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
-
-
-@contextlib.contextmanager
-def slow_disk(folder: Path) -> Iterator[bool]:
-    """A group of processes that gets little from the disk of a folder; False where that is not permitted."""
-    device = os.stat(folder).st_dev
-    try:
-        GROUP.mkdir(exist_ok=True)
-        (GROUP / "blkio.throttle.read_bps_device").write_text(f"{os.major(device)}:{os.minor(device)} {DISK}")
-    except OSError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        for _ in range(50):
-            with contextlib.suppress(OSError):
-                GROUP.rmdir()
-                break
-            time.sleep(0.1)
-
-
-def _join_group() -> None:
-    (GROUP / "cgroup.procs").write_text(str(os.getpid()))

@@ -90,8 +90,8 @@ def test_the_order_does_not_depend_on_imports() -> None:
         orders.append(done.stdout.split())
     assert orders[0] == orders[1]
     names = orders[0]
-    assert names.index("stoker.slots.inbox._before_fork") < names.index("stoker.cache.store._before_fork")
-    assert names.index("stoker.cache.store._after_fork_in_child") < names.index("stoker.live.record._forget_all")
+    assert names.index("stoker.slots.inbox._before_fork") < names.index("stoker.cache.stores._before_fork")
+    assert names.index("stoker.cache.stores._after_fork_in_child") < names.index("stoker.live.record._forget_all")
     assert names[-1].startswith("stoker.feed.carrier")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.measure.busy import TICKS, Load, Sample, Watch, between, busiest, cpu_times, sample, stat_of, tree_s
+from stoker.measure.busy import TICKS, Load, Sample, Watch, between, cpu_times, sample, stat_of, tree_s
 
 STAT = """\
 cpu  400 0 100 1000 50 0 0 40 0 0
@@ -57,7 +57,6 @@ def test_what_others_take_matters_only_where_it_is_missing() -> None:
     assert not Load(cores=16, idle=10.0, own=4.0, others=2.0, stolen=0.0, seconds=1.0).matters
     assert Load(cores=16, idle=1.0, own=13.0, others=2.0, stolen=0.0, seconds=1.0).matters
     assert not Load(cores=2, idle=0.0, own=1.9, others=0.1, stolen=0.0, seconds=1.0).matters
-    assert busiest([]) is None
 
 
 def test_where_the_kernel_tells_nothing_nobody_took_anything(tmp_path: Path) -> None:

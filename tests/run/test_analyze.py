@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slow_disk import slow_disk
 from tests.tries import HANG_S, in_some_try, until
 
 from stoker.cli import analyze as cli
@@ -95,26 +95,9 @@ def check_profile(profile: Profile, planted: dict[str, Any], limit: str) -> None
     assert profile.dataset.bytes == 400 * 20_000
 
 
-@pytest.fixture
-def slow_disk(data: Path) -> Iterator[Callable[[], None]]:
-    """What a process does to get 2 MB/s from the disk, and no more."""
-    group = Path(f"/sys/fs/cgroup/blkio/stoker-test-{os.getpid()}")
-    device = os.stat(data).st_dev
-    try:
-        group.mkdir()
-        (group / "blkio.throttle.read_bps_device").write_text(f"{os.major(device)}:{os.minor(device)} 2000000")
-    except OSError as error:
-        if group.exists():
-            group.rmdir()
-        pytest.skip(f"a disk cannot be limited here: {error}")
-    yield lambda: (group / "cgroup.procs").write_text(str(os.getpid())) and None
-    until(lambda: not (group / "cgroup.procs").read_text())  # the workers of a process that has ended
-    group.rmdir()
-
-
-def test_a_disk_with_a_quota(data: Path, tmp_path: Path, slow_disk: Callable[[], None]) -> None:
+def test_a_disk_with_a_quota(data: Path, tmp_path: Path) -> None:
     def check() -> None:
-        done = analyze([SCRIPT, data, "--compute", 0.02, "--prep", 0.012], tmp_path, 1, preexec_fn=slow_disk)
+        done = analyze([SCRIPT, data, "--compute", 0.02, "--prep", 0.012], tmp_path, 1, preexec_fn=join)
         assert done.returncode == 0, done.stderr
         rates = Profile.load(tmp_path / "profile.json").rates
         quota = 2_000_000 / 20_480  # files fill whole blocks
@@ -124,7 +107,10 @@ def test_a_disk_with_a_quota(data: Path, tmp_path: Path, slow_disk: Callable[[],
         assert one == pytest.approx(rates.prep_by_workers[1], rel=0.15)
         assert two == pytest.approx(quota, rel=0.15)
 
-    in_some_try(check)
+    with slow_disk(data, 2_000_000) as join:
+        if join is None:
+            pytest.skip("a disk cannot be limited here: that needs root, and the blkio controller of cgroup v1")
+        in_some_try(check)
 
 
 def test_the_report_is_for_people_and_a_stall_above_what_is_allowed_for_programs(data: Path, tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stoker.cache import store
+from stoker.cache import inspection, stores
 from stoker.cache.claims import Claims
+from stoker.cache.inspection import StoreStats
 from stoker.cache.sealed import ItemDamagedError
 from stoker.cache.shelf import Budget, Membership, Shelf
-from stoker.cache.store import Store, StoreBusyError, StoreFullError, StoreStats
+from stoker.cache.store import Store, StoreBusyError, StoreFullError
 from stoker.host import forks
 from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
@@ -63,9 +64,9 @@ class _Open:
         self.owner = os.getpid()
         self.budget = Budget(folder)
         self.budget.bytes()
-        self.store: Store = store.acquire(folder)
+        self.store: Store = stores.acquire(folder)
         self.claims = Claims(folder / "claims")
-        self.close = weakref.finalize(self, store.release, self.store)
+        self.close = weakref.finalize(self, stores.release, self.store)
         self.close.atexit = False
 
 
@@ -279,7 +280,7 @@ class Cache:
     def damage(self) -> str:
         """What is wrong with the store, in words, for those who have lost a process that used it; "" if nothing is."""
         try:
-            return "" if self.folder is None or self._lost else store.damage(self.folder)
+            return "" if self.folder is None or self._lost else inspection.damage(self.folder)
         except OSError:
             return ""
 

@@ -29,7 +29,6 @@ class LedgerStats:
     misses: int
     items: int
     used_bytes: int
-    bytes_hit: int
     bytes_missed: int
 
 
@@ -45,7 +44,6 @@ class Ledger:
         self._used = 0
         self._hits = 0
         self._misses = 0
-        self._bytes_hit = 0
         self._bytes_missed = 0
 
     def __contains__(self, key: int) -> bool:
@@ -56,12 +54,10 @@ class Ledger:
 
     def look(self, key: int) -> bool:
         """Whether it is resident; it is used if so, and counted either way."""
-        size = self._sizes.get(key)
-        if size is None:
+        if key not in self._sizes:
             self._misses += 1
             return False
         self._hits += 1
-        self._bytes_hit += size
         self._policy.touch(key)
         return True
 
@@ -91,7 +87,7 @@ class Ledger:
 
     def stats(self) -> LedgerStats:
         """What was counted so far."""
-        return LedgerStats(self._hits, self._misses, len(self._sizes), self._used, self._bytes_hit, self._bytes_missed)
+        return LedgerStats(self._hits, self._misses, len(self._sizes), self._used, self._bytes_missed)
 
     def _who_goes(self, key: int, size: int) -> tuple[int, ...] | None:
         """The victims that make room; None if there are too few."""

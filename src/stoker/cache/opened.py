@@ -40,7 +40,7 @@ class CachedFile(io.BytesIO):
     writelines = truncate = write  # type: ignore[assignment]
 
     def close(self) -> None:
-        """Close."""
+        """Close the file itself, too, if its descriptor was asked for."""
         self._real.close()
         super().close()
 
@@ -101,16 +101,16 @@ class LongFile(io.BufferedIOBase):
         return self._last[1]
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """Go to a place."""
+        """Go to an offset, never to one before the first byte."""
         self._at = max(0, offset + (0, self._at, self._size)[whence])
         return self._at
 
     def tell(self) -> int:
-        """Where it is."""
+        """The offset of the next byte."""
         return self._at
 
     def readable(self) -> bool:
-        """Yes."""
+        """It was opened for reading, and may be read in any order."""
         return True
 
     seekable = readable
@@ -120,7 +120,7 @@ class LongFile(io.BufferedIOBase):
         return self._real.at(self._at)
 
     def close(self) -> None:
-        """Close."""
+        """Close the file itself, too, if its descriptor was asked for."""
         self._real.close()
         super().close()
 

@@ -50,7 +50,7 @@ class DamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """What is in a store."""
+    """What is in the file of a store."""
 
     sizes: NDArray[np.int64]
     """How many bytes each value has."""

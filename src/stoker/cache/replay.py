@@ -89,11 +89,6 @@ class ReplayResult:
         uses = sum(epoch.uses for epoch in self.epochs[after:])
         return sum(epoch.hits for epoch in self.epochs[after:]) / uses if uses else 0.0
 
-    @property
-    def bytes_from_storage(self) -> int:
-        """What was read from storage in all epochs."""
-        return sum(epoch.bytes_from_storage for epoch in self.epochs)
-
 
 def taken(order: Drawn, reader: int, readers: int) -> Callable[[int], Ids]:
     """What one of several readers takes of each epoch, as a function of the epoch."""

@@ -22,8 +22,9 @@ import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker.cache import store
-from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreDamagedError, StoreFullError, StoreStats
+from stoker.cache import inspection, stores
+from stoker.cache.inspection import StoreDamagedError, StoreStats
+from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreFullError
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
 from stoker.host import folders, process
@@ -138,7 +139,7 @@ class Shelf:
         damage = ""
         if not found.is_private:
             try:
-                store.look_through(folder)
+                inspection.look_through(folder)
                 return ""
             except StoreDamagedError as error:
                 damage = str(error)
@@ -159,7 +160,7 @@ class Shelf:
         self._sweep()
         unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
         idle = [found for found in unused if found.folder != folder]
-        room = self._room() + store.occupied_bytes(folder)
+        room = self._room() + inspection.occupied_bytes(folder)
         most = room + sum(found.stats.occupied_bytes for found in idle)
         if budget_bytes > most:
             raise ConfigError(
@@ -168,7 +169,7 @@ class Shelf:
             )
         while budget_bytes > room and idle:
             self._remove(idle.pop(0))
-            room = self._room() + store.occupied_bytes(folder)
+            room = self._room() + inspection.occupied_bytes(folder)
 
     def _room(self) -> int:
         place = os.statvfs(self.folder)
@@ -217,7 +218,7 @@ class Shelf:
             live = len(_live_budgets(folder / "jobs"))
         except OSError:  # half made, or half removed
             is_private = True
-        return Found(name, folder, StoreStats(0, 0, store.occupied_bytes(folder)), live, used_at, is_private)
+        return Found(name, folder, StoreStats(0, 0, inspection.occupied_bytes(folder)), live, used_at, is_private)
 
     def remove(self, found: Found) -> None:
         """Remove one. Jobs that use it go on from storage."""
@@ -225,7 +226,7 @@ class Shelf:
             self._remove(found)
 
     def _remove(self, found: Found) -> None:
-        store.forget(found.folder)
+        stores.forget(found.folder)
         with contextlib.suppress(OSError):
             (found.folder / "about.json").unlink()
         if found.folder.is_dir() and not found.folder.is_symlink():
@@ -244,8 +245,8 @@ def _stats(found: Found) -> StoreStats:
     if (found.folder / "data.mdb").exists():
         with contextlib.suppress(OSError):
             if not found.jobs:
-                return store.look_through(found.folder)
-            with store.visiting(found.folder) as opened:
+                return inspection.look_through(found.folder)
+            with stores.visiting(found.folder) as opened:
                 return opened.stats()
     return found.stats
 
@@ -255,11 +256,11 @@ def _shrink(folder: Path, budget_bytes: int) -> None:
     if not (folder / "data.mdb").exists():
         return
     try:
-        with store.visiting(folder) as opened:
+        with stores.visiting(folder) as opened:
             if opened.payload_bytes() > budget_bytes:
                 opened.shrink(budget_bytes)
     except (OSError, StoreFullError, StoreBusyError):
-        store.forget(folder)
+        stores.forget(folder)
         for name in ("data.mdb", "lock.mdb"):
             (folder / name).unlink(missing_ok=True)
 

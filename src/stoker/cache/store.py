@@ -1,22 +1,17 @@
 """Bytes under keys, shared by all processes of a host, within an exact budget. The one home of LMDB.
 
-A store is a folder with an LMDB environment in it. Every process opens its own, after a fork too: a process's transactions
-mean nothing in its children. Writes are transactions in which the sum of all payloads stands beside them, so that neither
-a kill nor a full file system can part the two. Nothing is synced: what a crash of the host leaves of memory is nothing.
-Every payload has checksums beside it, which do not count. All that can go wrong with a store is an OSError; with one item
-of it, ItemDamagedError.
+A store is a folder with an LMDB environment in it. Writes are transactions in which the sum of all payloads stands beside
+them, so that neither a kill nor a full file system can part the two. Nothing is synced: what a crash of the host leaves of
+memory is nothing. Every payload has checksums beside it, which do not count. All that can go wrong with a store is an
+OSError; with one item of it, ItemDamagedError.
 """
 
-import contextlib
 import importlib
 import os
 import shutil
-import struct
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +19,9 @@ from stoker import checksum
 from stoker.cache import pages
 from stoker.cache.claims import Claims
 from stoker.cache.crash import name_at_crash
+from stoker.cache.inspection import NUMBER, USED, WRITER, StoreStats, look_through, occupied_bytes
 from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
-from stoker.host import forks
 from stoker.host.headroom import headroom_bytes
 from stoker.host.mounts import file_system
 from stoker.source.reading import Bytes
@@ -44,10 +39,6 @@ _LOOK_AGAIN_BYTES = 32 << 20
 _WRITERS = 16
 _FORGOTTEN_AT_ONCE = 10_000
 _MAP_BYTES = 1 << 42
-_USED = b"used"
-_NUMBER = struct.Struct("<q")
-_WRITER = b"\xff" * 7
-"""Claimed by whoever writes: one who was stopped in the middle of it makes others do without, not wait."""
 _PAUSE_S = 30.0
 
 
@@ -59,23 +50,8 @@ class StoreBusyError(Exception):
     """Another process has been writing for too long."""
 
 
-class StoreDamagedError(OSError):
-    """The store is not what was written."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """What is in a store."""
-
-    items: int
-    payload_bytes: int
-    """What the budget counts."""
-    occupied_bytes: int
-    """What it takes of the file system: whole pages, and those that are free to be used again."""
-
-
 class Store:
-    """An open store. One for each folder and process: see `acquire`."""
+    """An open store. One for each folder and process: see `stores`."""
 
     def __init__(self, folder: Path) -> None:
         _load()
@@ -151,12 +127,12 @@ class Store:
     def _check_length(self) -> None:
         if pages.is_long_enough(self._file):
             return
-        is_ours = self._writing.wait(_WRITER)  # nobody may write while one looks
+        is_ours = self._writing.wait(WRITER)  # nobody may write while one looks
         try:
             look_through(self.folder)
         finally:
             if is_ours:
-                self._writing.release([_WRITER])
+                self._writing.release([WRITER])
 
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
         """Keep items that fit, in their order; how many are kept. What is evicted goes first, older versions too.
@@ -171,13 +147,13 @@ class Store:
             return 0
         self._check_file()
         with self.lock:
-            if not self._writing.wait(_WRITER):
+            if not self._writing.wait(WRITER):
                 self._paused_until = time.monotonic() + _PAUSE_S
                 raise StoreBusyError(f"another process has been writing to {self.folder} for long")
             try:
                 return self._put(items, budget_bytes, evict)
             finally:
-                self._writing.release([_WRITER])
+                self._writing.release([WRITER])
 
     def _put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes]) -> int:
         kept = 0
@@ -195,7 +171,7 @@ class Store:
                         used += size
                         kept += 1
                 if used != before or kept:
-                    transaction.put(_USED, _NUMBER.pack(used))
+                    transaction.put(USED, NUMBER.pack(used))
         except (lmdb.DiskError, lmdb.MapFullError, lmdb.MemoryError) as error:
             raise StoreFullError(f"{self.folder} has no room left ({error})") from error
         except lmdb.Error as error:
@@ -264,43 +240,6 @@ class Store:
                 os.close(descriptor)
 
 
-def occupied_bytes(folder: Path) -> int:
-    """What the store in a folder takes of the file system."""
-    try:
-        return (folder / "data.mdb").stat().st_blocks * 512
-    except OSError:
-        return 0
-
-
-def look_through(folder: Path) -> StoreStats:
-    """What is in a store that nobody writes to, found out without LMDB. Raises StoreDamagedError if it cannot be used."""
-    try:
-        inside = pages.look_through(folder / "data.mdb", _USED)
-    except FileNotFoundError:
-        if (folder / "lock.mdb").exists():  # which is made with it
-            raise StoreDamagedError(f"the cache in {folder} is damaged: data.mdb is missing") from None
-        return StoreStats(0, 0, 0)
-    except (pages.DamagedError, OSError) as error:
-        raise StoreDamagedError(f"the cache in {folder} is damaged: {error}") from error
-    used = sum(map(payload_bytes, inside.sizes.tolist()))
-    if (inside.set_aside or _NUMBER.pack(0)) != _NUMBER.pack(used):
-        raise StoreDamagedError(f"the cache in {folder} is damaged: its items do not have the size that it says")
-    return StoreStats(len(inside.sizes), used, occupied_bytes(folder))
-
-
-def damage(folder: Path) -> str:
-    """What is wrong with a store that others may use, in words; "" if nothing is."""
-    writing = Claims(folder / "claims")
-    try:
-        writing.wait(_WRITER)  # nobody may write while one looks
-        look_through(folder)
-    except StoreDamagedError as error:
-        return str(error)
-    finally:
-        writing.close()
-    return ""
-
-
 def _load() -> None:
     global lmdb
     if lmdb is None:
@@ -347,8 +286,8 @@ def _allocate(path: Path, size: int) -> None:
 
 
 def _used(transaction: Any) -> int:
-    found = transaction.get(_USED)
-    return 0 if found is None else int(_NUMBER.unpack(bytes(found))[0])
+    found = transaction.get(USED)
+    return 0 if found is None else int(NUMBER.unpack(bytes(found))[0])
 
 
 def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
@@ -371,93 +310,10 @@ def _delete_any(transaction: Any, size: int) -> int:
     with transaction.cursor() as cursor:
         found = cursor.first()
         while found and freed < size and count < _FORGOTTEN_AT_ONCE:
-            if cursor.key() == _USED:
+            if cursor.key() == USED:
                 found = cursor.next()
                 continue
             freed += payload_bytes(len(cursor.value()))
             count += 1
             found = cursor.delete()
     return freed
-
-
-_stores: dict[Path, Store] = {}
-_lock = threading.RLock()
-_unused: deque[Store] = deque()
-"""Stores whose last user has gone, perhaps inside the garbage collector: the next call closes them."""
-
-
-def acquire(folder: Path) -> Store:
-    """The store in a folder, opened once in each process; `release` it."""
-    with _lock:
-        _close_unused()
-        store = _stores.get(folder)
-        if store is None or not store.is_there():
-            if store is not None:
-                store.close()
-            store = _stores[folder] = Store(folder)
-        store.users += 1
-        return store
-
-
-def release(store: Store) -> None:
-    """This user needs it no more. May be called anywhere."""
-    _unused.append(store)
-
-
-def _close_unused() -> None:
-    while _unused:
-        store = _unused.popleft()
-        store.users -= 1
-        if store.users == 0 and _stores.get(store.folder) is store:
-            del _stores[store.folder]
-            store.close()
-
-
-@contextlib.contextmanager
-def visiting(folder: Path) -> Iterator[Store]:
-    """A store for a look."""
-    store = acquire(folder)
-    try:
-        yield store
-    finally:
-        release(store)
-        with _lock:
-            _close_unused()
-
-
-def forget(folder: Path) -> None:
-    """A folder is removed: whoever still uses it in this process is told by its next call."""
-    with _lock:
-        store = _stores.pop(folder, None)
-        if store is not None:
-            store.close()
-
-
-def _before_fork() -> None:
-    _lock.acquire()
-    for store in _stores.values():
-        store.lock.acquire()
-
-
-def _after_fork_in_parent() -> None:
-    for store in _stores.values():
-        store.lock.release()
-    _lock.release()
-
-
-def _after_fork_in_child() -> None:
-    """What was inherited is the parent's; LMDB opens a folder once in a process, so it is closed here first."""
-    for store in _stores.values():
-        store.close()
-        store.lock.release()
-    _stores.clear()
-    _unused.clear()
-    _lock.release()
-
-
-forks.register(
-    forks.Stage.LOCKS,
-    before=_before_fork,
-    after_in_parent=_after_fork_in_parent,
-    after_in_child=_after_fork_in_child,
-)

@@ -17,13 +17,14 @@ from typing import Any, Self
 
 from stoker.checkpoint.copying import Copier, Updates
 from stoker.checkpoint.files import NONSENSE, Directory
-from stoker.checkpoint.frequency import Costs, Pace, choose, profiled_iterations
+from stoker.checkpoint.frequency import Costs, Pace, choose
 from stoker.checkpoint.ranks import ranks_here
 from stoker.checkpoint.restoring import left_elsewhere, newest_whole
 from stoker.checkpoint.saving import SAVED, TORN, Saving
 from stoker.checkpoint.signals import Signals
 from stoker.checkpoint.snapshot import Gathered, changed_by_optimizers_only, gather, generators, set_generators
 from stoker.checkpoint.stats import CheckpointStats
+from stoker.checkpoint.timetable import Timetable
 from stoker.checkpoint.writer import Writer
 from stoker.errors import CheckpointError, ConfigError
 from stoker.host import process
@@ -75,7 +76,7 @@ class Checkpointer:
         self._ranks = ranks_here()
         self._directory = Directory(_made(Path(directory).absolute(), self._ranks.node))
         self._pace = Pace(overhead, fixed=every)
-        self._profiled = max(self._ranks.exchange(profiled_iterations(_batches(stateful.values()))))
+        self._timetable = Timetable(self._pace, self._ranks, stateful.values())
         self._writer = Writer(self._directory.path, keep) if self._ranks.is_writer else None
         self._copier = Copier()
         self._saving = Saving(self._writer, self._copier, overlap=overlap)
@@ -83,16 +84,11 @@ class Checkpointer:
         self._owner = os.getpid()
 
         self._step = 0
-        self._last_snapshot = 0
-        self._is_planned = every is not None
         self._is_open = False
         self._is_possible = True
         """Whether a run could go on from the step that was just made."""
-        self._next_due: int | None = None
-        self._retry = False
         self._is_mode_known = False
         self._costs_seen: tuple[float, float] | None = None
-        self._committed = 0
         self._stall_s = self._stalled_s = 0.0
         self._entered = 0.0
         self._was_beside = False
@@ -112,9 +108,9 @@ class Checkpointer:
         if found is None:
             self._refuse_to_begin_beside_others()
             return None
-        self._go_on_from(found.load_into(self._stateful))
         step = found.manifest.step
-        self._step = self._last_snapshot = self._committed = self._saving.durable = step
+        self._go_on_from(step, found.load_into(self._stateful))
+        self._step = self._saving.durable = step
         return step
 
     def _open(self) -> None:
@@ -148,7 +144,7 @@ class Checkpointer:
                 f"move them to {path}, or use another directory"
             )
 
-    def _go_on_from(self, extra: Any) -> None:
+    def _go_on_from(self, step: int, extra: Any) -> None:
         try:
             if self._ranks.rank < len(extra["generators"]):  # or else there were fewer processes then
                 set_generators(extra["generators"][self._ranks.rank])
@@ -158,9 +154,7 @@ class Checkpointer:
         except (*NONSENSE, RuntimeError) as error:
             raise CheckpointError(f"what was saved beside the states makes no sense ({error!r})") from error
         policy = self._ranks.exchange(own)[0]  # each node has saved its own
-        if self._pace.fixed is None and policy["planned"] and policy["budget"] == self._pace.budget:
-            self._pace.interval = policy["interval"]
-            self._is_planned = True
+        self._timetable.go_on_from(step, policy)
         self._copier.mode = policy["mode"]
         self._is_mode_known = policy["planned"]
 
@@ -183,8 +177,10 @@ class Checkpointer:
         self._entered, self._stalled_s = entered, 0.0
         stop = self._ranks.any_wants_to_stop(self._signals.are_heard)
         self._is_possible = take is not False
-        if stop or milestone or take or self._is_due():
+        if stop or milestone or take or self._timetable.is_due(self._step):
             self._checkpoint(wait=stop or milestone or bool(take) or self._pace.fixed is not None, kept=milestone)
+        elif self._timetable.is_halfway_to_first(self._step):
+            self._make_ready()
         self._was_beside = self._saving.step is not None
         spent_s = time.perf_counter() - entered
         self._stalled_s += spent_s
@@ -206,50 +202,22 @@ class Checkpointer:
                 "first step(), or use another directory"
             )
 
-    def _is_due(self) -> bool:
-        if self._next_due is not None:
-            return self._step >= self._next_due
-        if self._retry:
-            return True
-        since = self._step - self._last_snapshot
-        if not self._is_planned and since == self._profiled // 2:
-            self._make_ready()
-        return since >= (self._pace.interval if self._is_planned else self._profiled)
-
     def _checkpoint(self, *, wait: bool, kept: bool) -> None:
         if wait:
             self._wait_saved()
+        is_busy = self._saving.step is not None or not self._is_possible
         if self._ranks.is_alone:
-            if self._saving.step is not None or not self._is_possible:
+            if is_busy:
                 return  # at the first step after it is written, or that can be gone on from
-        elif not self._agree_to_checkpoint():
+        elif not self._timetable.agree(self._step, is_busy=is_busy, durable=self._saving.durable or 0):
             return
-        self._pace.close_interval()
-        self._last_snapshot = self._step
-        self._retry = False
+        self._timetable.taken(self._step)
         self._snapshot(kept=kept)
         if kept:
             self._copier.join()  # whoever asked for it may do anything to the weights now
 
-    def _agree_to_checkpoint(self) -> bool:
-        """Whether no process is busy still. Everybody knows then when the next one is due, and which one counts."""
-        interval = self._pace.interval if self._is_planned else self._profiled
-        said = self._ranks.exchange(
-            [
-                self._saving.step is not None or not self._is_possible,
-                self._ranks.is_writer,
-                self._saving.durable or 0,
-                interval,
-            ]
-        )
-        wanted = self._pace.fixed or max(interval for _, is_writer, _, interval in said if is_writer)
-        self._committed = min(durable for _, is_writer, durable, _ in said if is_writer)
-        is_busy = any(busy for busy, *_ in said)
-        self._next_due = self._step + (max(1, wanted // 8) if is_busy else wanted)
-        return not is_busy
-
     def _make_ready(self) -> None:
-        """Halfway through the profile, when optimizers have their state: memory for snapshots, beside the loop."""
+        """Have memory for snapshots, beside the loop."""
         if self._writer is not None:
             with contextlib.suppress(CheckpointError, OSError):  # it will be told when it matters
                 self._copier.make_ready(self._writer.room(gather(self._stateful, {}).lengths))
@@ -264,7 +232,7 @@ class Checkpointer:
             extra = {
                 "generators": [states for states, _ in said],
                 "ranks": [own for _, own in said],
-                "policy": self._policy(),
+                "policy": {**self._timetable.state(), "mode": self._copier.mode},
             }
             later = changed_by_optimizers_only(self._stateful) if self._saving.overlap else set()
             gathered = gather(self._stateful, extra, later=later)
@@ -276,7 +244,7 @@ class Checkpointer:
             if isinstance(error, CheckpointError) and "cannot be saved" in str(error):
                 raise
             return
-        prune = None if self._ranks.node is None else self._committed
+        prune = None if self._ranks.node is None else self._timetable.committed
         self._saving.begin(self._step, gathered, mapping, kept=kept, prune=prune)
 
     def _of_this_rank(self) -> dict[str, Any]:
@@ -284,10 +252,6 @@ class Checkpointer:
         if self._ranks.is_alone:
             return {}
         return {name: part.rank_state() for name, part in self._stateful.items() if hasattr(part, "rank_state")}
-
-    def _policy(self) -> dict[str, Any]:
-        pace = self._pace
-        return {"planned": self._is_planned, "interval": pace.interval, "budget": pace.budget, "mode": self._copier.mode}
 
     def _profile(self, gathered: Gathered, mapping: Mapping) -> None:
         """Measure once what a snapshot costs, and decide where it is taken."""
@@ -311,11 +275,10 @@ class Checkpointer:
         """Take note of what has become of the one that is under way."""
         outcome = self._saving.hear(wait=wait)
         if outcome == TORN:
-            self._retry = self._next_due is None
-        elif outcome == SAVED and not self._is_planned:
-            self._is_planned = True
+            self._timetable.torn()
+        elif outcome == SAVED and not self._timetable.is_planned:
             stall_s, copy_s = self._costs_seen or (0.0, 0.0)
-            self._pace.plan(Costs(max(self._pace.iteration_s, 1e-9), stall_s, copy_s + self._saving.persist_s))
+            self._timetable.plan(Costs(max(self._pace.iteration_s, 1e-9), stall_s, copy_s + self._saving.persist_s))
 
     def _wait_saved(self) -> None:
         while self._saving.step is not None and self._writer is not None:
@@ -381,14 +344,3 @@ def _made(path: Path, node: int | None) -> Path:
     except (FileExistsError, NotADirectoryError):
         raise ConfigError(f"{path} is a file, and checkpoints need a directory") from None
     return path
-
-
-def _batches(parts: Any) -> int | None:
-    """How many iterations an epoch has, if a loader among the parts can tell."""
-    for part in parts:
-        if hasattr(part, "__iter__") and hasattr(part, "__len__"):
-            try:
-                return len(part)
-            except TypeError:
-                continue
-    return None

@@ -125,7 +125,7 @@ class _Metrics(http.server.BaseHTTPRequestHandler):
     server_version, sys_version = "stoker", ""
 
     def do_GET(self) -> None:
-        """Answer."""
+        """The metrics of this moment."""
         if self.path.split("?")[0] != "/metrics":
             self.send_error(404, "see /metrics")
             return
@@ -161,7 +161,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """It is done."""
+        """A request that is done has no deadline any more."""
         with self._serving:
             self._served.pop(request, None)
         super().shutdown_request(request)

@@ -99,13 +99,6 @@ def fetch_rate(hits: float, storage: float, cache: float) -> float:
     return 1 / (hits / cache + (1 - hits) / storage)
 
 
-def cache_for(target: float, storage: float, cache: float) -> float:
-    """The published x*: the hits with which reading alone reaches a rate, held to [0, 1]."""
-    if target <= storage:
-        return 0.0
-    return min(1.0, (1 / storage - 1 / target) / (1 / storage - 1 / cache)) if cache > storage else 1.0
-
-
 def predict(rates: Rates, share: Share, confidence: Confidence | None = None) -> Prediction:
     """What a loop with these rates does under this share; the band comes from the confidence in each rate."""
     for stage in ("gpu", "prep"):

@@ -9,7 +9,7 @@ would have used them. Where the kernel tells nothing, nobody took anything.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,11 +75,6 @@ def between(before: Sample, after: Sample) -> Load:
     )
     others = max(0.0, cores - idle - stolen - own)
     return Load(cores, idle, own, others, stolen, seconds)
-
-
-def busiest(loads: Iterable[Load]) -> Load | None:
-    """The one that took the most; None of none."""
-    return max(loads, key=lambda load: load.taken, default=None)
 
 
 class Watch:

@@ -19,14 +19,12 @@ _COLOURS = {"compute": "32", "prep": "33", "fetch": "31"}
 _LEAST_WIDTH = 40
 
 
-def text_report(
-    profile: Profile, plan: str | None = None, *, width: int = 80, colour: bool = False, blocks: bool = True
-) -> str:
+def text_report(profile: Profile, plan: str | None = None, *, width: int = 80, colour: bool = False) -> str:
     """The whole report; `plan` is the path of the plan that was made of this profile."""
     width = max(_LEAST_WIDTH, width)
     seen = verdict(profile)
     advice = profile.advice or advise(profile)
-    parts = [_head(profile, width), _bars(seen, width, colour, blocks), _fill(_sentence(profile, seen), width)]
+    parts = [_head(profile, width), _bars(seen, width, colour), _fill(_sentence(profile, seen), width)]
     if advice:
         parts.append(
             "What would help most:\n" + "\n".join(_change(number, one, width) for number, one in enumerate(advice, 1))
@@ -51,21 +49,19 @@ def _head(profile: Profile, width: int) -> str:
     return _fill(f"{words} (batch size {profile.batch_size}, {workers}{ranks}, {cores}, {profile.host.device})", width)
 
 
-def _bars(seen: Verdict, width: int, colour: bool, blocks: bool) -> str:
+def _bars(seen: Verdict, width: int, colour: bool) -> str:
     parts = {"compute": seen.compute, "prep": seen.prep, "fetch": seen.fetch}
     room = width - 2 - 12 - 2 - 6
     lines = []
     for name, part in parts.items():
-        bar = _bar(part, room, blocks)
+        bar = _bar(part, room)
         shown = f"\x1b[{_COLOURS[name]}m{bar}\x1b[0m" if colour else bar
         lines.append(f"  {_NAMES[name]:12}{shown}  {part:4.0%}")
     return "\n".join(lines)
 
 
-def _bar(part: float, room: int, blocks: bool) -> str:
-    """As long as its part of the room; eighths of a block where there are blocks."""
-    if not blocks:
-        return ("#" * round(part * room)).ljust(room, ".")
+def _bar(part: float, room: int) -> str:
+    """As long as its part of the room, in eighths of a block."""
     eighths = round(part * room * 8)
     return ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8]).strip().ljust(room, " ")[:room]
 

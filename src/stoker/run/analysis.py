@@ -22,6 +22,8 @@ from stoker.errors import StokerError
 from stoker.feed.hooks import HOOKS
 from stoker.feed.progress import index_sampler
 from stoker.host import ranks
+from stoker.order import length_of
+from stoker.run.agenda import Agenda
 from stoker.run.choice import Choice
 from stoker.run.measured import Measured
 from stoker.run.measuring import Measurement
@@ -75,7 +77,7 @@ class Analysis:
         if is_first:
             self._began, self._found.began = time.perf_counter(), time.time()
             self._save()  # the command counts the time from here on
-        self._choice.used(number, shuffles=shuffles(loader), length=_length(loader) or math.inf)
+        self._choice.used(number, shuffles=shuffles(loader), length=length_of(loader) or math.inf)
         if self._measurement is None and self._choice.chosen == number:
             self._take_over(loader)
         learns = _learns() or (self._measurement is not None and not self._choice.learns(self._found.loader - 1))
@@ -104,7 +106,7 @@ class Analysis:
         if self._measurement is not None:
             self._used[number] = self._used.get(number, 0) + 1
             if number not in self._companions:
-                self._measurement.other()
+                self._measurement.clock.other()
         batch = next(watched.own)
         self._last, watched.last = watched, batch
         self._choice.given(number, time.perf_counter(), learns=learns)
@@ -132,7 +134,7 @@ class Analysis:
             measurement.epoch_ended()
             raise StopIteration
         if watched.epoch and watched.given % watched.epoch == 0 and watched.given:
-            measurement.other()  # an endless iterator, whose epochs the script counts
+            measurement.clock.other()  # an endless iterator, whose epochs the script counts
         try:
             batch = measurement.next_batch()
         except StopIteration:
@@ -146,7 +148,7 @@ class Analysis:
         if os.getpid() != self._owner:
             return
         if self._measurement is not None:
-            self._measurement.updated()
+            self._measurement.clock.updated()
             self._adopt()
         else:
             self._choice.updated()
@@ -173,15 +175,15 @@ class Analysis:
         self._training.append(loader)
         self._found.loader = self._number(loader) + 1
         try:
-            self._measurement = Measurement(
-                loader,
+            agenda = Agenda(
                 self._found,
                 iterations=self._settings["iterations"],
                 phase_s=self._settings["phase_s"],
                 deadline=self._began + self._settings["limit_s"],
                 tell=self._tell,
-                saved=self._save,
+                save=self._save,
             )
+            self._measurement = Measurement(loader, agenda)
         except StokerError as error:
             self._give_up(str(error))
 
@@ -256,9 +258,9 @@ class Watched:
         """The last batch of the loader itself."""
         self.given = 0
         streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
-        self.ends_after = _length(loader if streams else index_sampler(loader))
+        self.ends_after = length_of(loader if streams else index_sampler(loader))
         """None of an endless sampler, whose loader may still have a length: the script counts its epochs then."""
-        self.epoch = _length(loader) if self.ends_after is None else None
+        self.epoch = length_of(loader) if self.ends_after is None else None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -287,18 +289,11 @@ def _learns() -> bool:
     return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
-def _length(thing: Any) -> int | None:
-    try:
-        return len(thing)
-    except (TypeError, NotImplementedError):
-        return None
-
-
 def _is_remade(loader: Any, training: Any) -> bool:
     """Whether a loader does the same as one before, which the script may have made anew for another epoch."""
     return (
         loader.dataset is training.dataset
-        and _length(loader) == _length(training)
+        and length_of(loader) == length_of(training)
         and loader.batch_size == training.batch_size
         and shuffles(loader) == shuffles(training)
         and loader.num_workers == training.num_workers

@@ -118,7 +118,7 @@ class LoopClock:
         self._updates += 1
 
     def other(self) -> None:
-        """Another loader was used."""
+        """The script did something else than training since its last batch."""
         self._is_clean = False
 
     def ended(self, now: float) -> None:

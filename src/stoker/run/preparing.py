@@ -3,7 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from stoker.errors import CommandError
@@ -12,9 +12,8 @@ from stoker.feed.pooled import PoolIter
 from stoker.host.cores import usable_cores
 from stoker.measure.processor import wanted_s
 from stoker.measure.series import FEWEST, Series
+from stoker.run.agenda import Agenda
 from stoker.run.loop_clock import CHUNK_S, GOOD
-from stoker.run.measured import Measured
-from stoker.run.ranks import Ranks
 from stoker.run.subject import Subject, close_iterator
 
 _NOTHING = object()
@@ -29,23 +28,11 @@ def next_of(source: Iterator[Any]) -> Any:
 
 
 class Preparing:
-    """Finds `prep`, `prep_threads` and `prep_busy`. `took` is told how long each piece took."""
+    """Finds `prep`, `prep_threads` and `prep_busy`."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        found: Measured,
-        ranks: Ranks,
-        phase_s: float,
-        iterations: int,
-        took: Callable[[float], None],
-    ) -> None:
-        self._subject = subject
-        self._found = found
-        self._ranks = ranks
-        self._phase_s = phase_s
-        self._iterations = iterations
-        self._took = took
+    def __init__(self, subject: Subject, agenda: Agenda) -> None:
+        self._subject, self._agenda = subject, agenda
+        self._found, self._ranks, self._phase_s = agenda.found, agenda.ranks, agenda.phase_s
 
     def measure(self, batches: list[Any], workers: int) -> None:
         """By so many workers of the loader's own kind."""
@@ -91,11 +78,11 @@ class Preparing:
         for _ in range(count):
             next_of(source)
         taken = self._ranks.largest(time.perf_counter() - began)
-        self._took(taken)
+        self._agenda.left_s -= taken
         return taken
 
     def _is_enough(self, series: Series, elapsed: float, given: int) -> bool:
         if len(series.times) < FEWEST:
             return elapsed > 1.5 * self._phase_s
-        is_sure = series.width < GOOD or given >= self._iterations
+        is_sure = series.width < GOOD or given >= self._agenda.iterations
         return elapsed > self._phase_s or (is_sure and elapsed > self._phase_s / 3)

@@ -12,8 +12,7 @@ from collections.abc import Callable
 
 from stoker.measure import files
 from stoker.measure.series import FEWEST, Series, stretches
-from stoker.run.measured import Measured
-from stoker.run.ranks import Ranks
+from stoker.run.agenda import Agenda
 from stoker.run.subject import Ids, Subject
 
 _ENOUGH = 0.02
@@ -24,23 +23,11 @@ _SINGLE = 64
 
 
 class Reading:
-    """Finds `storage`, `storage_rested`, `spread` and `cache`. Every step is told, and how long it took."""
+    """Finds `storage`, `storage_rested`, `spread` and `cache`."""
 
-    def __init__(
-        self,
-        subject: Subject,
-        found: Measured,
-        ranks: Ranks,
-        phase_s: float,
-        tell: Callable[[str], None],
-        took: Callable[[float], None],
-    ) -> None:
-        self._subject = subject
-        self._found = found
-        self._ranks = ranks
-        self._phase_s = phase_s
-        self._tell = tell
-        self._took = took
+    def __init__(self, subject: Subject, agenda: Agenda) -> None:
+        self._subject, self._agenda = subject, agenda
+        self._found, self._ranks, self._phase_s = agenda.found, agenda.ranks, agenda.phase_s
 
     def measure(self, ids: Ids, paths: list[str]) -> None:
         """All of it, over samples that can be made cold by forgetting these files."""
@@ -48,11 +35,11 @@ class Reading:
         ids = random.Random(0).sample(ids, len(ids))
         readers = self._subject.storage.readers(ids)
         for count in sorted({1, workers, 2 * workers}):
-            self._tell(f"reading from storage by {count}")
+            self._agenda.say(f"reading from storage by {count}")
             self._read(readers, paths, count, found.storage.setdefault(count, Series()))
         prep = found.prep.get(1)
         pause_s = max(1 / prep.rate if prep and prep.rate else 0.0, _REST / max(1.0, found.storage[1].rate))
-        self._tell("reading from storage with rests")
+        self._agenda.say("reading from storage with rests")
         found.storage_rested = self._read_rested(readers, paths, pause_s)
         found.spread = self.measure_spread(ids, pause_s)
         files.warm(paths)
@@ -70,7 +57,7 @@ class Reading:
             times.append(_seconds(lambda number=number: self._subject.dataset[number], pause_s))  # type: ignore[misc]
             if time.perf_counter() - began > self._phase_s / 3:
                 break
-        self._took(time.perf_counter() - began)
+        self._agenda.left_s -= time.perf_counter() - began
         return min(2.0, statistics.stdev(times) / statistics.fmean(times)) if len(times) > 2 else 0.3
 
     def _read(self, readers: list[Callable[[], object]], paths: list[str], count: int, series: Series) -> None:
@@ -90,7 +77,7 @@ class Reading:
             is_enough = elapsed > self._phase_s or (len(series.times) >= FEWEST and series.width < _ENOUGH)
             if not self._ranks.largest(float(not is_enough)):
                 break
-        self._took(time.perf_counter() - began)
+        self._agenda.left_s -= time.perf_counter() - began
 
     def _read_rested(self, readers: list[Callable[[], object]], paths: list[str], pause_s: float) -> float:
         """The rate of a reader who waits between reads, without that waiting."""
@@ -103,7 +90,7 @@ class Reading:
             if not times:
                 break
             chunks.append(statistics.fmean(times))
-        self._took(time.perf_counter() - began)
+        self._agenda.left_s -= time.perf_counter() - began
         chunks = chunks[1:] or chunks  # the first ones pay for what the phase before took
         return 1 / self._ranks.largest(statistics.median(chunks))  # others who use the disk come and go
 

@@ -18,6 +18,7 @@ from stoker.errors import CommandError
 from stoker.feed.carrier import WorkersIter
 from stoker.feed.progress import index_sampler, is_batched
 from stoker.measure import files
+from stoker.order import length_of
 from stoker.plan import Plan
 from stoker.source.files import Files
 from stoker.tensor.dataset import Dataset, of_stoker
@@ -55,10 +56,7 @@ class Subject:
     @property
     def length(self) -> int:
         """How many samples the dataset has; 0 where it does not say."""
-        try:
-            return len(self.dataset)
-        except TypeError:
-            return 0
+        return length_of(self.dataset) or 0
 
     def batches(self, count: int) -> list[Any]:
         """The next batches of the loader's own sampler, epoch after epoch: lists of indices, or single ones."""

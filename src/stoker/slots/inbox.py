@@ -85,11 +85,6 @@ class Inbox:
         """Whether this process made it. A forked child inherits the object, not the memory."""
         return self._owner == self._getpid()  # kept, because loans may end when the interpreter has lost its modules
 
-    @property
-    def lent(self) -> int:
-        """How many slots somebody in this process is looking at."""
-        return len(self._loans)
-
     def claim_common(self) -> int | None:
         """Take a free slot that several workers shall fill. None when all usual ones are kept by somebody."""
         turns = self._turns[self.area.common]

@@ -29,7 +29,7 @@ class Clock(Protocol):
         """Seconds since some moment."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Return when so many seconds have passed."""
 
 
 class WallClock:
@@ -40,7 +40,7 @@ class WallClock:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """In real time."""
         time.sleep(seconds)
 
 

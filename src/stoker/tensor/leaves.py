@@ -298,7 +298,7 @@ class HereCollate:
         self._own = threading.local()
 
     def __call__(self, samples: Any) -> Any:
-        """Collate."""
+        """A batch of these samples."""
         with self.claimed() as outbox:
             return default_collate(samples) if outbox is None else self.collate(samples)
 

@@ -10,6 +10,7 @@ from types import CodeType
 from typing import Any, Protocol
 
 from stoker.checkpoint.snapshot import generator_states, generators, set_generators
+from stoker.order import length_of
 from stoker.run.restart.record import LoaderRecord
 from stoker.run.restart.rounds import Rounds
 
@@ -168,11 +169,3 @@ class Followed:
         if name.startswith("__") or self.__dict__.get("_iterator") is None:
             raise AttributeError(name)
         return getattr(self._iterator, name)
-
-
-def length_of(loader: Any) -> int | None:
-    """How many batches an epoch of a loader has, if it can tell."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from stoker.feed.progress import generator_text, own_generator, set_generator
-from stoker.run.restart.followed import Followed, length_of
+from stoker.order import length_of
+from stoker.run.restart.followed import Followed
 from stoker.run.restart.lookahead import Lookahead
 from stoker.run.restart.loops import Surroundings
 from stoker.run.restart.record import LoaderRecord, Position

@@ -14,7 +14,7 @@ AGAIN = "make room there, and start it again: nothing was trained since"
 
 
 def say(words: str) -> None:
-    """Say something."""
+    """One line for the user, beside what the script prints."""
     print(f"stoker: {words}", file=sys.stderr, flush=True)
 
 

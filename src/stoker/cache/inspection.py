@@ -1,0 +1,70 @@
+"""What is in the store of a folder, found out by plain reads, without LMDB; and whether it can be used at all.
+
+Nobody may write meanwhile. The sum that the store holds beside its items must be that of their payloads.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.cache import pages
+from stoker.cache.claims import Claims
+from stoker.cache.sealed import payload_bytes
+
+USED = b"used"
+"""The key of the sum of all payloads, which is written as a NUMBER."""
+NUMBER = struct.Struct("<q")
+WRITER = b"\xff" * 7
+"""Claimed by whoever writes: one who was stopped in the middle of it makes others do without, not wait."""
+
+
+class StoreDamagedError(OSError):
+    """The store is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What is in a store."""
+
+    items: int
+    payload_bytes: int
+    """What the budget counts."""
+    occupied_bytes: int
+    """What it takes of the file system: whole pages, and those that are free to be used again."""
+
+
+def occupied_bytes(folder: Path) -> int:
+    """What the store in a folder takes of the file system."""
+    try:
+        return (folder / "data.mdb").stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def look_through(folder: Path) -> StoreStats:
+    """What is in a store that nobody writes to, found out without LMDB. Raises StoreDamagedError if it cannot be used."""
+    try:
+        inside = pages.look_through(folder / "data.mdb", USED)
+    except FileNotFoundError:
+        if (folder / "lock.mdb").exists():  # which is made with it
+            raise StoreDamagedError(f"the cache in {folder} is damaged: data.mdb is missing") from None
+        return StoreStats(0, 0, 0)
+    except (pages.DamagedError, OSError) as error:
+        raise StoreDamagedError(f"the cache in {folder} is damaged: {error}") from error
+    used = sum(map(payload_bytes, inside.sizes.tolist()))
+    if (inside.set_aside or NUMBER.pack(0)) != NUMBER.pack(used):
+        raise StoreDamagedError(f"the cache in {folder} is damaged: its items do not have the size that it says")
+    return StoreStats(len(inside.sizes), used, occupied_bytes(folder))
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with a store that others may use, in words; "" if nothing is."""
+    writing = Claims(folder / "claims")
+    try:
+        writing.wait(WRITER)  # nobody may write while one looks
+        look_through(folder)
+    except StoreDamagedError as error:
+        return str(error)
+    finally:
+        writing.close()
+    return ""
