@@ -65,3 +65,15 @@ def test_any_name_can_be_printed(tmp_path: Path) -> None:
     done = subprocess.run([*STOKER, "whatif", str(named / "p.json")], capture_output=True, env=environment)
     assert done.returncode == 1
     assert b"tr\\xe4ning #/p.json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(["analyze", "--iter", "3", "x.py"], 2), (["analyze", "--time", "nan", "x.py"], 1)],
+    ids=["short", "nan"],
+)
+def test_options_that_mean_nothing_are_refused_before_anything_runs(words: list[str], code: int, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("open('ran', 'w')")
+    done = subprocess.run([*STOKER, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert not (tmp_path / "ran").exists()

@@ -47,7 +47,12 @@ def _main(words: list[str]) -> int:
         module = modules[name] = import_module(f"stoker.cli.{name}")
         summary = (module.__doc__ or "").splitlines()[0]
         formatter = argparse.RawDescriptionHelpFormatter
-        module.add_options(commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=formatter))
+        # A short form of an option today may be that of two tomorrow.
+        module.add_options(
+            commands.add_parser(
+                name, help=summary, description=module.__doc__, formatter_class=formatter, allow_abbrev=False
+            )
+        )
     script: list[str] = []
     if asked in _WITH_SCRIPT:
         begin = words.index(asked) + 1

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the script under analysis, and report."""
     if not 0 <= options.cache <= 1:
         raise ConfigError(f"--cache is a fraction from 0 to 1, not {options.cache:g}")
-    if options.iterations < 1 or options.time <= 0 or (options.loader is not None and options.loader < 1):
+    if options.iterations < 1 or not 0 < options.time < float("inf") or (options.loader is not None and options.loader < 1):
         raise ConfigError("--iterations, --time and --loader must be more than 0")
     if options.html:
         charts_library()  # known to be there before the minutes that follow
