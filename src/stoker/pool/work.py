@@ -1,6 +1,6 @@
-"""What is to be prepared, and what was made of it: the values that go between those who order and those who prepare.
+"""`Work` is what to prepare, `Made` is the result: the values that go between the training process and its workers.
 
-Both travel as plain values where they consist of nothing else: then they are marshalled, which takes a tenth of the time.
+If all their fields are plain values they are marshalled, which takes a tenth of the time of pickling.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,11 @@ class Work(NamedTuple):
 
     @property
     def indices(self) -> Sequence[Any]:
-        """The indices as the dataset shall see them."""
+        """The indices as the dataset gets them."""
         return listed(self.ids)
 
     def as_plain(self) -> Plain | None:
-        """For a line, if the indices are plain values."""
+        """This work as plain values for a line, if its indices are plain."""
         ids: Any = self.ids
         if type(ids) is np.ndarray:
             ids = ids.tobytes()
@@ -88,7 +88,7 @@ class Made(NamedTuple):
 
 
 def listed(ids: Any) -> Sequence[Any]:
-    """Indices as the dataset shall see them, of indices in any form that a Work has them in."""
+    """A Work's indices, in any of their forms, as the dataset gets them."""
     if type(ids) is bytes:
         return np.frombuffer(ids, np.int64).tolist()  # type: ignore[no-any-return]
     return ids.tolist() if type(ids) is np.ndarray else ids  # type: ignore[no-any-return]
