@@ -186,7 +186,7 @@ class _ThreadServing:
 
 
 class _ProcessServing:
-    """What a worker process of a group's member does. It is pickled and sent there."""
+    """What a worker process of a group's member does. It is sent there."""
 
     def __init__(
         self, duty: Duty, address: Address, orders: Orders, caching: Caching, failures: Any, *, forked: bool

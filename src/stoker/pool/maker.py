@@ -110,7 +110,7 @@ class FetchMaker:
 
 
 def count_samples(samples: Any) -> int:
-    """The number of samples in a batch. It is a guess for batches that the dataset itself makes."""
+    """The number of samples in a batch; 1 for a batch of the dataset's own that has no length."""
     try:
         return len(samples)
     except TypeError:

@@ -95,7 +95,7 @@ class LinePool:
 
 
 class _Serving:
-    """What runs in a worker process over lines. It is pickled and sent there."""
+    """What runs in a worker process over lines. It is sent there."""
 
     def __init__(self, duty: Duty, worker: int, room: SlotRoom) -> None:
         self._duty = duty

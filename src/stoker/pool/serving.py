@@ -36,7 +36,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Duty:
-    """What every worker of a loader is told before its first work. It is pickled and sent to worker processes."""
+    """What every worker of a loader is told before its first work. It is sent to worker processes."""
 
     dataset: Any
     init_fn: Callable[[int], object] | None

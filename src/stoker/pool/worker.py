@@ -75,7 +75,7 @@ class SlotRoom:
 
 
 class Beginning:
-    """The first thing that a worker process does, with a seed or without. It is pickled and sent there."""
+    """The first thing that a worker process does, with a seed or without. It is sent there."""
 
     def __init__(self, room: SlotRoom, *, forked: bool) -> None:
         self.room = room
@@ -161,7 +161,7 @@ class Opener:
         return Opened(made, self.open(made))
 
     def open(self, made: Made) -> Any:
-        """Open a batch. A slot that other workers are still filling stays closed."""
+        """The batch over its slot, or the batch itself if it came without a slot."""
         if made.place is None:
             return self._pinned(made.batch)
         row, number, length, used = made.place
