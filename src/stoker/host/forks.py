@@ -1,4 +1,4 @@
-"""What happens at a fork, in one order, whichever modules were imported first.
+"""What happens at a fork. The order does not depend on which modules were imported first.
 
     THREADS    before           a thread of ours that is at work finishes: it would not exist in the child
     BATCHES    before           memory that a child would share is made private
@@ -21,7 +21,7 @@ Hook = Callable[[], None]
 
 
 class Stage(enum.IntEnum):
-    """When a hook has its turn; see above."""
+    """When a hook is called; see above."""
 
     THREADS = 0
     BATCHES = 1
@@ -38,7 +38,7 @@ _in_child: list[tuple[Stage, Hook]] = []
 def register(
     stage: Stage, *, before: Hook | None = None, after_in_parent: Hook | None = None, after_in_child: Hook | None = None
 ) -> None:
-    """Have something done at every fork of this process. Where there are no forks, never."""
+    """Register a function to be called at every fork of this process. Without forks it is never called."""
     for hooks, hook in ((_before, before), (_in_parent, after_in_parent), (_in_child, after_in_child)):
         if hook is not None:
             hooks.append((stage, hook))  # at once, as several threads may import

@@ -16,7 +16,7 @@ Begin = Callable[[int], Callable[[Any], None] | None]
 
 
 def ids_of_torch(order: Any) -> Any:
-    """The indices in an order of torch's iterator; empty for its other messages."""
+    """The indices in an order of torch's iterator; None for its other messages."""
     return order[1] if type(order) is tuple and len(order) == 2 else None
 
 

@@ -175,7 +175,7 @@ class Inbox:
                 self._free(loan.place)
 
     def renew(self) -> None:
-        """Once all workers have ended, free all slots but the lent ones for the next workers. Usual slots keep their pages."""
+        """When all workers have ended, free all slots but the lent ones for the next. Usual slots keep their pages."""
         # A copy, because another thread may be dropping a batch.
         returned = self._returned.copy()
         busy = {*self._lent_places(), *returned, *(place for _, places in self._marked for place in places)}

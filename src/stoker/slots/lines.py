@@ -60,7 +60,7 @@ class Ends:
         self._writing.close()
 
     def forget(self, *descriptors: int) -> None:
-        """Forget both ends without closing them: other code closes them."""
+        """Forget some of these ends without closing them: other code closes them."""
         for end in (self._reading, self._writing):
             if end.fileno() in descriptors:
                 end.detach()
@@ -165,7 +165,7 @@ class WorkerReports:
         self._poll.register(writer, select.POLLOUT)
 
     def put(self, message: tuple[Any, Any]) -> None:
-        """Send a report. It is dropped when the training process does not listen. A child that a worker forked ends here."""
+        """Send a report. It is dropped if the training process does not listen. A child that a worker forked ends here."""
         try:
             self._send(message)
         finally:

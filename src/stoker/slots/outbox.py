@@ -147,7 +147,7 @@ class Outbox:
             self._current = None
 
     def announce(self) -> tuple[int, int, int]:
-        """Lend the claimed slot to the training process. Returns its number, the length of its mapping, the bytes in use."""
+        """Lend the claimed slot to the training process. Returns its number, its mapping's length and the bytes in use."""
         slot = self._current
         assert slot is not None and slot.mapping is not None
         self.abandon()

@@ -34,7 +34,7 @@ class Caching:
             self.reads = FileReads(Cache(name, loader.cache, loader.cache_dir, is_private=is_private), roots)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self._steering: Steering | None = None
-        # The cache came from a plan: a dataset that is in memory has no files, and needs no warning.
+        # A plan may give a cache to a loader that did not ask for one. If its data is in memory, that needs no warning.
         self._intercepts = ours is None and not loader._options.is_cache_planned
         self._expect = expecting(dataset)
         self._tally: Tally | None = None
@@ -45,7 +45,7 @@ class Caching:
         self._has_warned = False
 
     def begin(self) -> Callable[[Any], None] | None:
-        """Prepare a worker process to fetch this way. Returns a function to call with the indices of new orders, or None."""
+        """Prepare a worker process to fetch this way. Returns a function to call with indices of new orders, or None."""
         self.take()
         if self.reads is not None:
             intercept.activate(self.reads)
@@ -53,11 +53,11 @@ class Caching:
 
     def _foresee(self, ids: Any) -> None:
         if isinstance(ids, list) and self._expect is not None:
-            with contextlib.suppress(Exception):  # it will be raised where it belongs
+            with contextlib.suppress(Exception):  # reading the sample raises it again
                 self._expect(ids)
 
     def steering(self, loader: Any, own: Callable[[int], Ids] | None, world: int) -> Steering | None:
-        """What decides on the cache's contents before samples are read; None if the order is not known."""
+        """What decides on the cache's contents before samples are read; None for keep-first, which needs no decisions."""
         if self.reads is None or loader.cache_policy == "keep-first":
             return None
         if self._steering is None:

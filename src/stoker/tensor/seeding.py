@@ -127,7 +127,7 @@ class Positions:
         return collate(samples)
 
     def _watch(self) -> _Watch:
-        """Watch the generators. In a worker nobody else draws; in the training process they are put back after each batch."""
+        """In a worker one watch lasts: nobody else draws. In the training process, generators are put back each batch."""
         if not hasattr(self, "_watching") or torch.utils.data.get_worker_info() is None:
             self._watching = _Watch()
             self._watching.start()
