@@ -189,7 +189,7 @@ def _remove_if_dead(stream: Path) -> dict[str, Any] | None:
     """Remove a group whose members are all dead. Else return what its members have in common."""
     with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
         about: dict[str, Any] = json.loads((stream / "about").read_text())
-        if (about["version"], about["namespace"]) != (VERSION, process.namespace()):  # it is of another container or version: its pids or table mean nothing here
+        if (about["version"], about["namespace"]) != (VERSION, process.namespace()):  # its pids or table mean nothing here
             if _is_locked(stream / "about"):
                 return about
         else:
@@ -226,7 +226,7 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
         opened.append(lambda: close_lock(presence))
         fcntl.flock(presence, fcntl.LOCK_SH)
         with table.change() as group:
-            # The other ranks of a job have groups of their own. They read the same epoch only if each rank counts epochs itself.
+            # The ranks of a job have a group each. They read the same epoch only if every rank counts epochs itself.
             counts = about.get("world", 1) > 1
             number = group.join(here, label, descriptor, time.monotonic(), counts=counts)
     except BaseException:

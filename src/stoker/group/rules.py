@@ -72,7 +72,7 @@ class Group(GroupState):
         return number
 
     def begin(self, number: int, now: float) -> int:
-        """A member begins its next epoch, and leaves the one that it has not finished. Returns the number of the new one."""
+        """A member begins its next epoch, and leaves the one that it has not finished. Returns the new epoch's number."""
         member = self.members[number]
         self.rest(number, now)
         if member.standing == PASSED_BY and not member.step and not member.counts:

@@ -76,7 +76,7 @@ class GroupState:
         return max((member.epoch + (member.step > 0) for member in leading), default=0)
 
     def lacks_workers(self, number: int, *, is_late: bool) -> bool:
-        """Whether a member without workers must prepare batches itself: the group has no workers, or they may be suspended."""
+        """Whether a member without workers must prepare batches itself: the group has none, or they may be suspended."""
         member = self.members[number]
         has_begun = member.epoch in self.epochs and member.point in self.batches
         is_alone = member.standing != AWAITED

@@ -51,7 +51,7 @@ class Table:
         try:
             if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != SIZE:
                 raise ConfigError(f"{path} was written by another version of stoker")
-            # A mapping keeps its open file, and a lock on that, in forked children too. So the mapping has an open file without a lock.
+            # A mapping keeps its open file, and a lock on that, in forked children too. So this one is never locked.
             mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 self._memory = Mapping(mapped, 0, SIZE).buffer

@@ -8,7 +8,7 @@ Anybody may make a folder, a file or a link in /dev/shm, under any name. So a fo
 following a link, and the open file is checked: it must be a folder, this user's, and closed to others. Nothing is made in
 any other folder. Once the second place exists, all processes of the user use it, even if the first becomes free.
 
-An entry is a file that its maker holds locked. Nobody sees it before it is locked. If its lock is free its maker is dead,
+An entry is a file that its maker holds locked. Nobody sees it before it is locked. If its lock is free its maker has gone,
 and the next process that looks removes it.
 """
 

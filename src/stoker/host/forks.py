@@ -4,12 +4,12 @@
     BATCHES    before           memory that a child would share is made private
     LOCKS      before           locks are taken, so that the fork finds nobody within
                      -- fork --
-    LOCKS      after            they are let go of, or made anew: their holders are not in the child
-    HOLDINGS   after            the child lets go of what is its parent's: locks of files, records, seats
-    ITERATORS  after            what user code holds of the parent's refuses in the child
+    LOCKS      after            locks are released, or made anew: their holders are not in the child
+    HOLDINGS   after            the child lets go of its parent's locks of files, records and seats
+    ITERATORS  after            the parent's iterators raise in the child if user code goes on with them
 
-Hooks of one stage do not depend on each other; they come by the names of their modules. One that fails keeps nobody else
-from its turn, and Python reports it as it reports all errors in hooks.
+Hooks of one stage do not depend on each other; they are called in the order of their modules' names. If one fails, the
+others are still called, and Python reports the error as it reports all errors in hooks.
 """
 
 import enum
