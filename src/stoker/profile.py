@@ -225,7 +225,7 @@ class Profile:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Put a file in the place of whatever is there, whole or not at all."""
+    """Write a file, or replace it, whole or not at all."""
     target = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -249,7 +249,7 @@ def _per_rank(cores: object, world: object) -> object:
 
 
 def _check_numbers(part: Any, where: str) -> None:
-    """All are finite and not negative; a bool is no number."""
+    """Refuse numbers that are negative or not finite, and bools."""
     for item in fields(part):
         value = getattr(part, item.name)
         name = f"{where}.{item.name}" if where else item.name

@@ -24,7 +24,7 @@ from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
 
 _LOOK_EVERY = 256
-"""After so many items one looks whether the cache holds more than the budget of those who are left."""
+"""After so many items a process checks whether the cache holds more than the budget of the jobs that are left."""
 
 
 class Request(Protocol):
@@ -54,7 +54,7 @@ class Advice:
     admitted: Collection[int]
     """The positions to be kept if they are not there yet."""
     evicted: Sequence[bytes]
-    """The keys to be forgotten for them."""
+    """The keys to forget for these."""
 
 
 class _Open:

@@ -220,7 +220,7 @@ forks.register(forks.Stage.LOCKS, after_in_child=_in_child)
 
 def _replace_all() -> None:
     builtins.open, io.open = _Opening(builtins.open), _Opening(io.open)
-    with contextlib.suppress(AttributeError):  # NumPy's text readers keep the `open` that they found when they were first used
+    with contextlib.suppress(AttributeError):  # NumPy's text readers keep the `open` that they found first
         openers = np.lib._datasource._file_openers  # type: ignore[attr-defined]
         openers._load()
         openers._file_openers[None] = io.open

@@ -62,7 +62,7 @@ class Ledger:
         return True
 
     def admit(self, key: int, size: int) -> Admission:
-        """Offer an item that was read from elsewhere. A resident item stays as it is: if its bytes changed, forget it first."""
+        """Offer an item that was read from elsewhere. A resident item stays as it is: if it changed, forget it first."""
         if size < 0:
             raise ConfigError(f"sample {key} cannot have {size} bytes")
         self._bytes_missed += size

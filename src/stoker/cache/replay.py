@@ -64,7 +64,7 @@ class Foresight:
         return int(self._next.item(key)) if key < len(self._next) else FAR
 
     def _mark(self, epoch: int) -> None:
-        """Note an epoch's uses, which come before all that were noted so far. Backwards, so that the first of several stays."""
+        """Note an epoch's uses, which come before all noted so far. Backwards, so that the first of several stays."""
         ids = self._window[epoch]
         self._next[ids[::-1]] = (epoch << _EPOCH_BITS) + np.arange(len(ids) - 1, -1, -1)
 

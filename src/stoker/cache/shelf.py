@@ -5,9 +5,9 @@
     FOLDER/DIGEST/claims         who reads what right now
     FOLDER/DIGEST/jobs/*         one file for each job that uses it, locked for as long as it lives; its budget is in it
 
-FOLDER is the user's home (see `host.folders`), or in a place that the user names. Only its owner can open what is in it. The
-kernel says whether a job lives: its lock is free when its processes are gone. When a cache needs memory, others that no job
-uses are removed as a whole, the one that was used longest ago first.
+FOLDER is the user's home (see `host.folders`), or in a place that the user names. Only its owner can open what is in it.
+The kernel says whether a job lives: its lock is free when its processes are gone. When a cache needs memory, others that no
+job uses are removed as a whole, the one that was used longest ago first.
 """
 
 import contextlib
@@ -156,7 +156,7 @@ class Shelf:
             folders.make(self.folder)
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
-        """Remove unused caches until there is memory for the budget. Raises an error that says how much there is, if too little."""
+        """Remove unused caches until there is memory for the budget. Raises ConfigError, with what there is, if too little."""
         self._sweep()
         unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
         idle = [found for found in unused if found.folder != folder]

@@ -135,7 +135,7 @@ class Store:
                 self._writing.release([WRITER])
 
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
-        """Keep items that fit, in their order. Returns how many are kept. Evicted items and older versions are removed first.
+        """Keep items that fit, in their order. Returns how many are kept. Evicted items and older versions go first.
         
         Any items beyond the budget are removed, too, some thousand at once. A budget of 0 means that no job lives, and
         changes nothing. Raises StoreFullError when there is less memory than the budget allows, and StoreBusyError when

@@ -16,5 +16,5 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def words_apart() -> Any:
-    """A process group on the CPU for our own messages, apart from the training's. All processes must ask for it together."""
+    """A process group on the CPU for messages of our own, apart from the training's. All must ask for it together."""
     return torch.distributed.new_group(backend="gloo")
