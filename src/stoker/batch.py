@@ -102,7 +102,7 @@ def pack(batch: object, reducers: Mapping[type, Reducer], room: Room) -> tuple[b
 
     def keep(buffer: pickle.PickleBuffer) -> None:
         content = buffer.raw()
-        # Only tensors of a reducer may lie in the slot already. An array over the slot belongs to somebody else: it is copied.
+        # Only tensors of a reducer may lie in the slot already. An array over the slot is not this batch's: it is copied.
         pieces.append(place(content, room, look=isinstance(content.obj, ctypes.Array)))
 
     stream = io.BytesIO()

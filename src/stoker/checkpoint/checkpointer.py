@@ -248,7 +248,7 @@ class Checkpointer:
         self._saving.begin(self._step, gathered, mapping, kept=kept, prune=prune)
 
     def _of_this_rank(self) -> dict[str, Any]:
-        """The states that differ between ranks, of parts that have such. Of all other states only the writer's are saved."""
+        """The states that differ between ranks, of parts that have such. All other states are saved by the writer only."""
         if self._ranks.is_alone:
             return {}
         return {name: part.rank_state() for name, part in self._stateful.items() if hasattr(part, "rank_state")}
@@ -290,7 +290,7 @@ class Checkpointer:
         self._wait_saved()
         may_try = self._ranks.is_alone and self._is_possible
         if self._writer is not None and may_try and self._saving.durable != self._step:
-            self._snapshot(kept=False)  # taken again while the loop waits
+            self._snapshot(kept=False)  # one more attempt: the loop has ended
             self._wait_saved()
         is_saved = self._writer is None or self._saving.durable == self._step
         self._ranks.exchange(None)  # when one process ends, launchers end the others

@@ -1,6 +1,6 @@
 """The processes of a distributed run agree on which checkpoint counts, and on when to stop.
 
-One process of each node writes. A process group of our own (gloo, on the CPU) keeps these messages apart from the training's.
+One process of each node writes. A process group of our own (gloo, on the CPU) keeps messages apart from the training's.
 """
 
 import json
@@ -25,7 +25,7 @@ class Ranks(Protocol):
     """The process group, for callers that send messages of their own; None for a single process."""
 
     def exchange(self, value: Any) -> list[Any]:
-        """Send a value to all processes. Returns the values of all, by rank, in JSON's terms. All must call it at the same step."""
+        """Send a value to all processes. Returns all values by rank, in JSON's terms. All must call it at the same step."""
 
     def any_wants_to_stop(self, here: bool) -> bool:
         """Whether a process wanted to stop at the step before. All must call it at every step, until it is true."""

@@ -100,7 +100,7 @@ class ShardedCheckpoints:
         return removed
 
     def _all(self, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a function in every process. Returns the results by rank. If one fails all raise: Damaged, or a worse error."""
+        """Call a function in every process. Returns the results by rank. If one fails, all raise: Damaged, or worse."""
         said: dict[str, Any]
         cause: BaseException | None = None
         try:

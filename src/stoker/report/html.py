@@ -1,8 +1,8 @@
 """A profile, or two of them as before and after, as one page of HTML that needs nothing else and asks nobody. Pure.
 
 `page.html`, `page.css`, `charts.js` and `page.js` are the page, `words` has what it says, and `model.js` is the cost model
-again, for the sliders. Whatever comes from a profile is escaped by the template; scripts get numbers only. The policy in
-the page allows its own scripts, by their hash, and no request to anywhere.
+again, for the sliders. The template escapes all text of a profile; scripts get numbers only. The policy in the page allows
+its own scripts, by their hash, and no request to anywhere.
 """
 
 import base64
