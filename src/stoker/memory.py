@@ -61,7 +61,7 @@ class _File:
 
 def nameless_file() -> int:
     """A descriptor of memory that has no name. Raises ResourceError where there is none.
-    
+
     No file of /dev/shm or another file system replaces it: when that is full, a process that touches a new page is killed.
     """
     try:
@@ -119,7 +119,7 @@ def _arrive(length: int, duplicate: Any) -> Memory:
 
 class Flag:
     """An event between processes: one shared byte.
-    
+
     multiprocessing's event has a lock, which stays locked for ever if a process is killed or suspended while it holds it.
     """
 

@@ -100,7 +100,7 @@ def look_through(path: Path, aside: bytes) -> Inside:
 
 def is_long_enough(path: Path) -> bool:
     """Whether a store's file has all pages that its head counts. An empty file is just being made.
-    
+
     A shorter file may still be whole: its last pages may be free.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -35,7 +35,7 @@ class Policy(Protocol):
 
     def victims(self, newcomer: int) -> Iterable[int]:
         """The residents that may go for the newcomer, best first. If they are too few, the newcomer is turned away.
-        
+
         Asking changes nothing. Only one such walk may run, and no other method may be called before it ends.
         """
 

@@ -156,7 +156,7 @@ class Shelf:
             folders.make(self.folder)
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
-        """Remove unused caches until the budget fits into memory. Raises ConfigError, with what there is, if it never does."""
+        """Remove unused caches until the budget fits into memory. If it never does, raise a ConfigError that says so."""
         self._sweep()
         unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
         idle = [found for found in unused if found.folder != folder]

@@ -136,7 +136,7 @@ class Store:
 
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
         """Keep items that fit, in their order. Returns how many are kept. Evicted items and older versions go first.
-        
+
         Any items beyond the budget are removed, too, some thousand at once. A budget of 0 means that no job lives, and
         changes nothing. Raises StoreFullError when there is less memory than the budget allows, and StoreBusyError when
         another process keeps writing.
@@ -192,7 +192,7 @@ class Store:
 
     def shrink(self, budget_bytes: int) -> None:
         """Forget items beyond a budget, and give back their memory. No other process should have this store open.
-        
+
         A process that has it open loses it, as if it had been removed.
         """
         while (held := self.payload_bytes()) > budget_bytes:

@@ -107,7 +107,7 @@ def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
 
 class _Waits:
     """Waits for messages of the training process, and for its end in any way.
-    
+
     The line alone does not tell of its end: processes that it forked hold the line, too. Where the kernel gives no
     descriptor of a process (a seccomp filter, perhaps), this process checks twice a second whether its parent has changed.
     """

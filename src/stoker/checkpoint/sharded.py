@@ -91,7 +91,7 @@ class ShardedCheckpoints:
 
     def prune(self, keep: int) -> list[str]:
         """Remove whole checkpoints but the `keep` newest, and the leftovers of interrupted saves.
-        
+
         Checkpoints with missing files, or files of another length, are damaged: they do not count, and are left alone.
         """
         if keep < 1:

@@ -131,7 +131,7 @@ class GroupState:
 
     def _has_processors(self) -> bool:
         """Whether there is a processor for one more worker. Without one, workers would only take turns and spoil caches.
-        
+
         A batch that a member needs right now is prepared anyway.
         """
         working = sum(batch.state in (CLAIMED, FILLING) for batch in self.batches.values())

@@ -136,7 +136,7 @@ class Table:
 
 def glance(table: int) -> list[Any] | None:
     """Read a table without its lock, which a suspended process may hold. None if it changes all the time.
-    
+
     The half that holds is not written to. If the other half came to hold meanwhile, the reading is repeated.
     """
     if os.pread(table, len(_MAGIC), 0) != _MAGIC:

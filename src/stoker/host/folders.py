@@ -65,7 +65,7 @@ def make_home() -> Path:
 
 def make(*folders: Path) -> None:
     """Make folders for this user alone, one after the other, or check those that exist. Their parent exists.
-    
+
     Raises NotOwnError if one is not this user's alone.
     """
     for folder in folders:
@@ -112,7 +112,7 @@ def _name(user: int) -> str:
 
 def add_entry(folder: Path, fill: Callable[[int], object]) -> tuple[Path, int]:
     """Make a file with content. It is locked until `close_lock` closes its descriptor, or this process ends.
-    
+
     Before it is locked it looks like the entry of a dead process. If it is removed just then, it is made again.
     """
     for _ in range(_TRIES):

@@ -140,7 +140,7 @@ _crews: "weakref.WeakSet[ProcessCrew | ThreadCrew]" = weakref.WeakSet()
 @atexit.register
 def _end_all() -> None:
     """Close all crews before the interpreter ends.
-    
+
     Python would end remaining threads at any line, which aborts the process if they are within torch's code. And it would
     wait for ever for a process that a signal has suspended.
     """

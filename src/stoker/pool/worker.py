@@ -115,7 +115,7 @@ def are_forked(context: Any) -> bool:
 
 def leave_inherited() -> None:
     """In a forked worker: do not garbage-collect objects that were inherited from the training process.
-    
+
     Their finalizers must not run here, where they would lock queues and end workers that are not ours; and pages that the
     collector does not visit stay shared. A spawned worker has inherited nothing. It collects everything when it ends,
     because extension modules complain of remaining objects.

@@ -248,7 +248,7 @@ class Analysis:
 
 
 class Watched:
-    """The iterator that the script gets: a loader's own batches, until an analysis takes over. It ends where the loader would."""
+    """What the script iterates: a loader's own batches, until an analysis replaces them. It ends where the loader would."""
 
     def __init__(self, analysis: Analysis, loader: Any, own: Any) -> None:
         self._analysis = analysis

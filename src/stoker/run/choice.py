@@ -23,7 +23,7 @@ class _Loader:
 
 
 class Choice:
-    """Follows loaders and updates until the choice is clear. `by_time=False` counts batches only, for ranks that must agree."""
+    """Follows loaders and updates until the choice is clear. Ranks, which must agree, count batches: `by_time=False`."""
 
     def __init__(self, wanted: int | None = None, *, by_time: bool = True) -> None:
         self.chosen: int | None = None

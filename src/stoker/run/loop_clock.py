@@ -166,7 +166,7 @@ class LoopClock:
         self._chunk_s += took
 
     def _interrupted(self, seconds: float) -> None:
-        """Start a chunk anew: batches that were prepared during an interruption do not count."""
+        """After an interruption: batches that were prepared meanwhile do not count."""
         if self._phase.ahead and self._typical_s > 0:
             self._skip = max(self._skip, min(self._phase.ahead, math.ceil(max(0.0, seconds) / self._typical_s)))
 

@@ -207,7 +207,7 @@ class Measurement:
         return Phase(name, ahead=0, without_waiting=self._device is None), series, source
 
     def _cold(self, batches: list[Any]) -> Iterator[Step]:
-        """Give batches of cold samples, except for the part that a cache would hold. Samples are cooled again after reading."""
+        """Give batches of cold samples, except for the part that a cache would hold. After reading, samples are cooled."""
         subject, storage = self.subject, self.subject.storage
         part = self.found.cached_part
         ids = sorted({number for batch in batches for number in subject.samples(batch)})

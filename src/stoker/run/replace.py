@@ -54,7 +54,7 @@ def replace(settings: dict[str, Any]) -> None:
 
 
 def _leave_torchs(settings: dict[str, Any]) -> None:
-    """Let the script and its processes run with torch's loader. Refuse if the user asked for an analysis or checkpoints."""
+    """Let the script and its processes run with torch's loader. For an analysis or checkpoints, end it and say why."""
     os.environ.pop(SETTINGS, None)
     if settings.get("analyze"):
         Measured(word=f"{expected.words()}. {expected.ADVICE}").save(settings["analyze"]["measured"])

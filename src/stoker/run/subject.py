@@ -105,7 +105,7 @@ class Subject:
         return clone._iterate()
 
     def keep(self, ids: Ids) -> None:
-        """Put samples into a cache of ours. For a source without files, which the kernel does not cache."""
+        """Put samples into a cache of ours. For a source whose bytes the kernel does not cache."""
         size = int(1.1 * self.storage.bytes(ids)) + (1 << 20)
         self._cache = Cache("an analysis", size, is_private=True)
         self._cached_dataset = self.dataset.with_cache(self._cache)

@@ -144,7 +144,7 @@ class _Own(Enum):
 
 class _Start:
     """The first thing that runs in a worker: it keeps its own ends, closes all others, and calls the target.
-    
+
     A forked worker inherits all ends. A spawned worker gets only its own.
     """
 

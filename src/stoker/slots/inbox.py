@@ -58,7 +58,7 @@ class Pins(Protocol):
 
 class Inbox:
     """Opens announced slots as arrays. A slot is free again when its last array is gone.
-    
+
     With `pins` the usual slots are page-locked. Then a slot is not free before the device has done everything that it was
     asked for while the slot was lent: it may still be copying, which nobody in this process can see.
     """

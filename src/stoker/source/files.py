@@ -40,7 +40,7 @@ def file_version(status: os.stat_result) -> bytes:
 
 def is_old_enough(status: os.stat_result) -> bool:
     """Whether another change would show in a file's time: a file that was changed just now may still be written to.
-    
+
     A time in the future, which is there after the clock was set back, is as good as an old one: the next change differs.
     """
     return abs(time.time_ns() - status.st_mtime_ns) > _SETTLED_NS

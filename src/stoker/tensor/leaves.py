@@ -62,7 +62,7 @@ def collate_into(outbox: Outbox, *, alike_everywhere: bool) -> None:
 
 def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
     """Functions for torch's map of collations, except for kinds for which the user has put a function there.
-    
+
     When samples differ in dtype, torch gives one result in the training process and another in workers. With
     `alike_everywhere`, workers give the result of the training process.
     """

@@ -19,7 +19,7 @@ from stoker.run.restart.words import AGAIN, LINES, refuse
 
 
 class Decision(enum.Enum):
-    """Whether an epoch is passed, run, or goes on."""
+    """What happens to an epoch while the script is on its way."""
 
     GO_ON = "it goes on where it was"
     CUT = "it ends after one batch"
@@ -83,7 +83,7 @@ class Comeback:
         return not self._returning.has_advanced and followed.number == number
 
     def arrive(self, followed: Followed, frame: FrameType) -> list[str]:
-        """The script is back. Returns what to tell. Raises if files could not be put back: nothing is trained over them."""
+        """The script is back. Returns what to tell. If files could not be put back, end it: nothing is trained over them."""
         self._returning.arrive(frame, self.position.loaders[followed.key].batches)
         if failed := self._guard.put_back():
             refuse("; ".join([*failed, AGAIN]))

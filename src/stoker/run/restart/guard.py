@@ -4,8 +4,8 @@ From the start, files that the script begins anew or removes are kept. It does s
 and the results of the run before would be lost. While epochs are passed, everything that the script writes comes from a
 model that was hardly trained. So every file is kept before it is changed, and new files are removed in the end.
 
-python tells an audit hook which file it is about to open, rename or remove. Functions of torch, safetensors, h5py and OpenCV
-that open files by themselves are wrapped. Files that other libraries or other processes write are not seen.
+python tells an audit hook which file it is about to open, rename or remove. Functions of torch, safetensors, h5py and
+OpenCV that open files by themselves are wrapped. Files that other libraries or other processes write are not seen.
 """
 
 import contextlib

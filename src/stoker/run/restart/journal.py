@@ -89,7 +89,7 @@ class Journal:
         os.fsync(self._journal)
 
     def put_back(self, in_use: Mapping[File, Sequence[int]]) -> list[str]:
-        """Undo everything. Returns what to tell. Files that the script has open, by descriptors, go on from their old content."""
+        """Undo everything. Returns what to tell. Files that are open, by descriptors, go on from their old content."""
         words = _put_back(self.folder, in_use)
         os.close(self._journal)
         return words

@@ -38,7 +38,7 @@ class Rounds:
         self._planned = list(planned or [])
 
     def since(self, batches: int) -> list[Start]:
-        """The current round after so many batches and the later ones that have begun, counted from the start of the first."""
+        """The starts of the round that is on after so many batches, and of later rounds that have begun."""
         starts = list(self._starts)
         number = max((number for number, (first, _) in enumerate(starts) if first <= batches), default=0)
         return starts[number:]
