@@ -38,7 +38,7 @@ class Rates:
     storage_by_readers: Mapping[int, float] = field(default_factory=dict)
     """Tells a store that waits (more readers, more samples) from one that is used up."""
     storage_rested: float = 0.0
-    """Reading by one who waits between reads, without that waiting. Stores that are limited by a quota save it up
+    """Reading by one reader that waits between reads; the waits do not count. Stores with a quota save it up
     meanwhile; for others it is what one reader gets. 0 is unknown, and the latter."""
     workers: int = 0
     """How many `prep`, `storage` and `cache` are for; 0 is a loader that does everything in the training loop."""

@@ -237,10 +237,10 @@ class Ordered(NamedTuple):
     """A batch that was ordered and has not arrived."""
 
     work: Work
-    """To prepare all of it."""
+    """The work of the whole batch, not of a part."""
     parts: int
     samples: int
-    """Of all processes together."""
+    """Samples in the batches of all processes together."""
     common: int
     """The slot that workers fill together, or NOT_COMMON."""
 

@@ -66,7 +66,7 @@ class Membership:
         self._failures: Any = None
         self._here: tuple[Maker, TableExchange] | None = None
         self.reading: object = None
-        """Stands for the iterator that reads now."""
+        """A token of the iterator that reads now."""
 
     def start(self, loader: Any) -> None:
         """Start this member's workers, unless they run already."""

@@ -24,7 +24,7 @@ class Here:
     def __init__(self, loader: Any) -> None:
         self._loader = weakref.ref(loader)
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that have workers."""
+        """The iterators that have workers."""
         self.spares: list[Inbox] = []
         """Slots of earlier epochs: their pages need not be made again."""
         self.collate = HereCollate()

@@ -15,7 +15,7 @@ class Hooks:
     """The hooks of this process."""
 
     plan: Plan = field(default_factory=Plan)
-    """For loaders that are given none."""
+    """The plan of loaders that are given none."""
     replays: bool = False
     """Whether a resumed epoch without a seed is prepared again from its start, so that augmentations are the same, too."""
     wrap: Wrap | None = None

@@ -32,7 +32,7 @@ class PoolIter(MapIter):
         self._due: dict[int, int] = {}
         """The worker of each work that is under way."""
         self._early: dict[int, Result] = {}
-        """What came before its turn."""
+        """Results that arrived before their turn."""
         super().__init__(loader, indices=indices, draws_seed=indices is None)
         self._in_order, self._stays = loader.in_order, loader.persistent_workers
         self._timeout_s = loader.timeout

@@ -37,9 +37,9 @@ class GroupStats:
     prepared: int
     """Batches that were prepared by any member since the group was opened."""
     repeated: int
-    """Those of them that had been prepared before: for a member that came back, or because they had to make room."""
+    """Prepared batches that had been prepared before: for a member that came back, or because they had been dropped."""
     taken_over: int
-    """Those of them that a member had claimed which then left or died."""
+    """Prepared batches that another member had claimed before it left or died."""
     passed_by: int
     """How often the others stopped waiting for a member."""
     staging_bytes: int

@@ -157,7 +157,7 @@ def let_go_on(workers: Sequence[Any]) -> None:
 
 
 _BY_BAD_MEMORY = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
-"""What a store that was torn while it was mapped ends a process with."""
+"""The signals that kill a process when a store is damaged while it is mapped."""
 
 
 def ends_in_words(workers: Sequence[Any], ended: Sequence[Any], damage: Callable[[], str]) -> str:

@@ -194,7 +194,7 @@ def _lay_out(content: Any, made: Made, outbox: Outbox, collate: Callable[[Any], 
 
 
 Portable = tuple[bytes, str]
-"""An error of the user's, pickled, and its message for those who cannot open that."""
+"""An error of the user's, pickled, and its message for processes that cannot unpickle it."""
 
 
 class Staged(NamedTuple):

@@ -40,7 +40,7 @@ class Work(NamedTuple):
     """Indices of the dataset; as bytes where all are plain numbers, because that is faster to send."""
     part: Part | None = None
     decision: Decision | None = None
-    """What a cache shall keep and forget, where a policy decides ahead."""
+    """What a cache keeps and forgets, if a policy decides ahead."""
 
     @property
     def indices(self) -> Sequence[Any]:
@@ -68,9 +68,9 @@ class Made(NamedTuple):
 
     samples: int
     finished: float
-    """When, by the meter's clock."""
+    """When the batch was finished, by the meter's clock."""
     prep_s: float
-    """How long it took."""
+    """How many seconds preparing took."""
     counts: Counts | None
     """What was counted while samples were fetched."""
     draws: bool = False

@@ -131,7 +131,7 @@ def _json(document: object) -> str:
 
 
 def _predicted(profile: Profile, share: Share | None = None) -> Prediction | str:
-    """By the stages alone, or why not."""
+    """The speed predicted from the stages alone, or why there is no prediction."""
     rates = profile.rates
     most = max(profile.workers, rates.workers, *rates.prep_by_workers, *rates.prep_by_threads, *rates.storage_by_readers, 0)
     if most > _MOST_WORKERS:

@@ -83,7 +83,7 @@ class Comeback:
         return not self._returning.has_advanced and followed.number == number
 
     def arrive(self, followed: Followed, frame: FrameType) -> list[str]:
-        """The script is back. Returns what to tell. If files could not be put back, end it: nothing is trained over them."""
+        """The script is back. Returns what to tell. If files could not be put back, end it before it trains over them."""
         self._returning.arrive(frame, self.position.loaders[followed.key].batches)
         if failed := self._guard.put_back():
             refuse("; ".join([*failed, AGAIN]))

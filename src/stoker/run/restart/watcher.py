@@ -256,7 +256,7 @@ class Watcher:
         return [] if self._is_aside else [f"stoker: {self._last_words()}"]
 
     def _give_up(self, comeback: Comeback) -> None:
-        """Fail, whatever the exit code is: the script has ended before it came back to where it was."""
+        """Fail even if the exit code is 0: the script has ended before it came back to where it was."""
         words = comeback.give_up()
         if self._parts.are_any and not has_failed():
             for word in words:
