@@ -104,7 +104,7 @@ class Options:
             )
         if self.group is not None:
             raise ConfigError(
-                f"cache_policy={self.cache_policy!r} does not go with group=: samples of a group are read by whichever job "
+                f"cache_policy={self.cache_policy!r} does not go with group=: samples of a group are read by the job that "
                 "comes first, in no order that is known before. 'keep-first' works in groups."
             )
 

@@ -1,9 +1,9 @@
 """Files of a dataset, cold or warm on purpose, and how fast they can be read. Without root, and files need not be ours.
 
 The kernel drops its copy of a file when told that it is not needed (`posix_fadvise`), unless another process holds it.
-`cachestat` tells whether it did, for files that are ours. For others a read that may not wait (`RWF_NOWAIT`) tells. There is
-one such read for each file: it makes the kernel fetch what is missing, and a second one might find it. `mincore` says that
-all pages of such files are there. It is used only in an overlay, where the other two find nothing.
+`cachestat` tells whether it did, for files that are ours. For others a read that may not wait (`RWF_NOWAIT`) tells. Each
+file gets one such read: it makes the kernel fetch what is missing, and a second one might find it. `mincore` says that all
+pages of such files are there. It is used only in an overlay, where the other two find nothing.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 
 def cool(paths: Iterable[str], *, sync: bool = False) -> None:
-    """Let the kernel drop files from memory. What was written a moment ago is synced first, or it would stay."""
+    """Let the kernel drop files from memory. Pages written a moment ago stay, unless `sync` writes them to storage first."""
 
     def forget(descriptor: int) -> None:
         if sync:
