@@ -113,7 +113,7 @@ def _address(text: str, *, is_public: bool) -> tuple[str, int]:
         raise CommandError(f"there is no address {host!r}: {error}") from error
     if not is_public and not all(ipaddress.ip_address(str(address).split("%")[0]).is_loopback for address in found):
         raise CommandError(
-            f"{host} can be reached from outside this host, and anyone who reaches it can read the names of scripts and their "
+            f"{host} can be reached from outside this host, and others there can read the names of scripts and their "
             "speed. If that is meant, say --public."
         )
     return str(found[0]), int(port)

@@ -24,7 +24,7 @@ _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 
 def cool(paths: Iterable[str], *, sync: bool = False) -> None:
-    """Let the kernel drop files from memory. Pages written a moment ago stay, unless `sync` writes them to storage first."""
+    """Let the kernel drop files from memory. Pages written just now stay, unless `sync` writes them to storage first."""
 
     def forget(descriptor: int) -> None:
         if sync:
