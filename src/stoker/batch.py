@@ -25,7 +25,7 @@ import numpy as np
 from stoker.memory import Bytes
 
 STREAM_INLINE_BYTES = 2048
-"""A message is written to a pipe in one piece, whatever happens to its writer, while it stays below PIPE_BUF."""
+"""A message below PIPE_BUF is written to a pipe in one piece, even if its writer is killed."""
 
 Piece = tuple[int, int]
 """Offset and length of a piece in the slot."""
@@ -47,7 +47,7 @@ class Room(Protocol):
         """The next `length` bytes, and their offset."""
 
     def find(self, address: int) -> int | None:
-        """The offset of what lies at an address, if it was given out by `room` for this batch."""
+        """The offset of an address, if `room` gave it out for this batch."""
 
 
 class _Packer(ForkingPickler):
@@ -102,7 +102,7 @@ def pack(batch: object, reducers: Mapping[type, Reducer], room: Room) -> tuple[b
 
     def keep(buffer: pickle.PickleBuffer) -> None:
         content = buffer.raw()
-        # Only what a reducer points to may lie in the slot already. An array over it is another's: it gets a copy.
+        # Only tensors of a reducer may lie in the slot already. An array over the slot is not this batch's: it is copied.
         pieces.append(place(content, room, look=isinstance(content.obj, ctypes.Array)))
 
     stream = io.BytesIO()
@@ -128,7 +128,7 @@ def unpack(stream: bytes | Piece, pieces: Iterable[Piece], slot: Bytes) -> Any:
 
 
 def _reduce_array(array: Any) -> Any:
-    """As NumPy does; but what arrives can be written, and has this host's byte order, as by the pickle that queues use."""
+    """Reduce an array as NumPy does; but what arrives is writable and in this host's byte order, as with queues."""
     dtype = array.dtype
     if not dtype.isnative and dtype.names is None and pickle.DEFAULT_PROTOCOL < 5:
         array = array.astype(dtype.newbyteorder("="))
@@ -136,7 +136,7 @@ def _reduce_array(array: Any) -> Any:
 
 
 def place(content: Any, room: Room, *, look: bool = False) -> Piece:
-    """Where bytes lie in the slot; they are copied there, unless a `look` shows that they do already."""
+    """The offset of bytes in the slot. They are copied there, unless a `look` finds them there already."""
     source = np.frombuffer(content, np.uint8) if len(content) else np.empty(0, np.uint8)
     length = source.nbytes
     if not length:

@@ -1,6 +1,6 @@
-"""The checksum of bytes that were put somewhere, and may have become others: in a cache, on the way to another host.
+"""The checksum of bytes that may have changed since they were written: in a cache, on the way to another host.
 
-XXH3 of 64 bits, by the library of its author. It is no protection against somebody who means to deceive.
+XXH3 of 64 bits, by the library of its author. It does not protect against deliberate changes.
 """
 
 from importlib import import_module
@@ -15,12 +15,12 @@ _digest: Any = None
 
 
 def load() -> None:
-    """To be called once before the first checksum. Raises ImportError where the library is missing."""
+    """Load the library. Call this before the first checksum. Raises ImportError where the library is missing."""
     global _digest
     _digest = import_module("xxhash").xxh3_64_intdigest
 
 
 def checksum(content: Bytes, name: bytes = b"") -> int:
-    """The checksum of some bytes under a name: the same bytes under another name have another one."""
+    """The checksum of bytes and a name: the same bytes under another name have another checksum."""
     value: int = _digest(content, _digest(name))
     return value

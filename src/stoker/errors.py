@@ -1,4 +1,4 @@
-"""What can go wrong, by what the caller can do about it.
+"""Stoker's errors, by what the caller can do about them.
 
 StokerError
   ConfigError (ValueError)        an option or a document is wrong: change it
@@ -30,7 +30,7 @@ class SourceError(StokerError, OSError):
 
 
 class SampleNotFound(SourceError, LookupError):  # noqa: N818
-    """It is not there, or is not ours to read."""
+    """A sample does not exist, or this process may not read it."""
 
 
 class MemberLost(StokerError, RuntimeError):  # noqa: N818

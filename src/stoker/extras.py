@@ -1,6 +1,6 @@
 """Packages that only a part of Stoker needs: which extra brings them, what for, and whether they are there.
 
-Whoever needs one asks here first, before anything that takes long.
+Code that needs such a package checks here first, before anything that takes long.
 """
 
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ class Extra:
 
     @property
     def is_installed(self) -> bool:
-        """Whether all of it can be imported."""
+        """Whether all packages of this extra can be imported."""
         return all(find_spec(module) is not None for module in self.modules)
 
     @property
     def versions(self) -> str:
-        """What is installed."""
+        """The installed versions of its packages."""
         return ", ".join(f"{module} {metadata.version(module)}" for module in self.modules)
 
     @property
     def command(self) -> str:
-        """What installs it."""
+        """The command that installs it."""
         return f"pip install 'stoker[{self.name}]'"
 
     def check(self) -> None:
-        """Say what to install, if it is not there."""
+        """Raise an error that says what to install, if it is missing."""
         if not self.is_installed:
             raise ConfigError(f"{self.user} needs {self.called}: {self.command}")
 

@@ -3,8 +3,8 @@
 A `Memory` is one descriptor of a file that has no name (`memfd_create`). It is made far longer than it will ever be
 filled: only touched pages cost memory, so everything that needs room has an offset of its own from the start and
 nothing is ever moved. Each process maps the ranges that it uses as `Mapping`s. No file system bounds it (most containers
-give /dev/shm 64 MB), and nothing is left behind by a crash. For the same reason nothing but `host.headroom` stands
-between its growth and the kernel's OOM killer: ask before new pages are touched.
+give /dev/shm 64 MB), and a crash leaves nothing behind. If it grows too much, the kernel's OOM killer comes: ask
+`host.headroom` before new pages are touched.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class _File:
-    """A descriptor, closed when the last one who uses it lets go of it: batches may be dropped in any thread."""
+    """A descriptor that is closed with its last user. Batches may be dropped in any thread."""
 
     __slots__ = ("descriptor",)
 
@@ -53,15 +53,17 @@ class _File:
         self.descriptor = descriptor
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing, close: Callable[[int], None] = os.close) -> None:
-        # Of a cycle others may be finalized later, and ask.
+        # Other objects of the same cycle may be finalized later, and use this one.
         descriptor, self.descriptor = self.descriptor, -1
-        if not ending():  # then half of Python is gone, and the kernel does it
+        if not ending():  # at exit half of Python is gone, and the kernel closes it
             close(descriptor)
 
 
 def nameless_file() -> int:
-    """A descriptor of memory that has no name. Raises ResourceError where there is none: no file system stands in for it,
-    because one that is full ends whoever touches it."""
+    """A descriptor of memory that has no name. Raises ResourceError where there is none.
+
+    No file of /dev/shm or another file system replaces it: when that is full, a process that touches a new page is killed.
+    """
     try:
         return os.memfd_create("stoker", os.MFD_CLOEXEC)
     except OSError as error:
@@ -86,7 +88,7 @@ class Memory:
 
     @property
     def descriptor(self) -> int:
-        """For a child process that shall see it, too. -1 when closed."""
+        """The descriptor, for a child process that maps the memory, too. -1 when closed."""
         file = self._file
         return -1 if file is None else file.descriptor
 
@@ -116,19 +118,21 @@ def _arrive(length: int, duplicate: Any) -> Memory:
 
 
 class Flag:
-    """An event between processes: one shared byte. An event of multiprocessing's has a lock in it, which stays locked for
-    ever when a process is killed, or stopped, while it asks whether the event is set."""
+    """An event between processes: one shared byte.
+
+    multiprocessing's event has a lock, which stays locked for ever if a process is killed or suspended while it holds it.
+    """
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory or Memory(PAGE)
         self._byte = self._memory.map(0, PAGE).view()[:1]
 
     def set(self) -> None:
-        """From now on it is set, for all."""
+        """Set the flag for all processes."""
         self._byte[0] = 1
 
     def is_set(self) -> bool:
-        """Whether it is."""
+        """Whether any process has set the flag."""
         return bool(self._byte[0])
 
     def __reduce__(self) -> tuple[Callable[[Memory], "Flag"], tuple[Memory]]:
@@ -136,22 +140,22 @@ class Flag:
 
 
 class PrivateMemory:
-    """Stands for a Memory where nothing is shared: every range that is mapped is new, and gone with its mapping."""
+    """Replaces a Memory where nothing is shared: every mapped range is new, and gone with its mapping."""
 
     def map(self, offset: int, length: int) -> "Mapping":
         """New memory."""
         return Mapping(None, offset, length)
 
     def discard(self, offset: int, length: int) -> None:
-        """Nothing is kept that could be given back."""
+        """Do nothing: a range keeps no pages after its mapping is gone."""
 
 
 class Mapping:
     """A range of a Memory in this process's address space. It is unmapped when nothing refers to it any more.
 
-    The range belongs to an anonymous `mmap.mmap`, over which the Memory is mapped. So no descriptor is held for each
-    mapping, which `ulimit -n` counts; and the range goes with the last array over it, never when the garbage collector
-    runs the finalizers of a cycle, in an order of its own, while others in the cycle still look at the memory.
+    The range belongs to an anonymous `mmap.mmap`, over which the Memory is mapped. So a mapping needs no descriptor, which
+    `ulimit -n` would count. And the range goes with the last array over it: the garbage collector cannot unmap it while
+    other objects of a cycle still use the memory.
     """
 
     __slots__ = ("address", "buffer", "length")

@@ -1,6 +1,6 @@
-"""Counting what a loader does, always on.
+"""Counts what a loader does. It is always on.
 
-A few additions per batch, in the training process only; what workers measure arrives with their batches.
+It costs a few additions per batch, in the training process only. Measurements of workers arrive with their batches.
 """
 
 import threading
@@ -93,7 +93,7 @@ class Tally:
             self._fault = self._fault or why
 
     def take(self) -> Counts:
-        """What was counted since the last time."""
+        """The counts since the last call."""
         with self._lock:
             hits_misses = self._hits, self._misses
             counts = *hits_misses, self._bytes_cache, self._bytes_storage, self._fetch_s, self._faults, self._fault
@@ -105,7 +105,7 @@ _tallies: "weakref.WeakSet[Tally]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """Another thread may have held a lock at that moment, and is not here to let go of it."""
+    """Make locks anew: another thread may have held them at the fork, and does not exist in the child."""
     for tally in list(_tallies):
         tally._lock = threading.RLock()
 
@@ -126,7 +126,7 @@ class Meter:
         self.group = ""  # that it reads in
 
     def add(self, counts: Counts) -> None:
-        """What was counted in a worker since it last told."""
+        """Add what a worker has counted since its last report."""
         hits, misses, bytes_cache, bytes_storage, fetch_s, faults, fault = counts
         self.hits += hits
         self.misses += misses

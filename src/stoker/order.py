@@ -1,8 +1,8 @@
 """Which sample comes when.
 
-An order knows nothing of ranks, workers or jobs. A *drawn* one is a pure function of seed and epoch, the same in every
-process and at any time. Whatever a sampler of the user gives is recorded, for one epoch, where samplers are known:
-in `feed/course`. The number of processes that share an epoch enters in `share` alone.
+An order knows nothing of ranks, workers or jobs. A *drawn* order is a pure function of seed and epoch, the same in every
+process and at any time. The order of a user's sampler is not drawn here: `feed/course` asks the sampler, one epoch at a
+time. Only `share` depends on the number of processes that share an epoch.
 """
 
 from dataclasses import dataclass

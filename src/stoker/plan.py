@@ -36,7 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was decided. None leaves it as it is."""
+    """What was decided for a run. A field that is None changes nothing."""
 
     workers: str | None = None
     num_workers: int | None = None

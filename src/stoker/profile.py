@@ -38,7 +38,7 @@ class Rates:
     storage_by_readers: Mapping[int, float] = field(default_factory=dict)
     """Tells a store that waits (more readers, more samples) from one that is used up."""
     storage_rested: float = 0.0
-    """Reading by one who waits between reads, without that waiting. Stores that are limited by a quota save it up
+    """Reading by one reader that waits between reads; the waits do not count. Stores with a quota save it up
     meanwhile; for others it is what one reader gets. 0 is unknown, and the latter."""
     workers: int = 0
     """How many `prep`, `storage` and `cache` are for; 0 is a loader that does everything in the training loop."""
@@ -225,7 +225,7 @@ class Profile:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Put a file in the place of whatever is there, whole or not at all."""
+    """Write a file, or replace it, whole or not at all."""
     target = Path(path)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
@@ -249,7 +249,7 @@ def _per_rank(cores: object, world: object) -> object:
 
 
 def _check_numbers(part: Any, where: str) -> None:
-    """All are finite and not negative; a bool is no number."""
+    """Refuse numbers that are negative or not finite, and bools."""
     for item in fields(part):
         value = getattr(part, item.name)
         name = f"{where}.{item.name}" if where else item.name

@@ -1,7 +1,7 @@
 """Which signs are printed: where an encoding lacks one, another that means the same, or its escape. Never an error.
 
-Text is made with whatever signs suit it. This is the one place that knows what becomes of it on a terminal, or in a file,
-that has only ASCII: `ERRORS` is the name of a codec's error handler, for `reconfigure(errors=...)` and `encode(...)`.
+Text may contain any signs. Only this module knows how they are written to a terminal or file that has only ASCII: `ERRORS`
+is the name of a codec's error handler, for `reconfigure(errors=...)` and `encode(...)`.
 """
 
 import codecs

@@ -1,1 +1,1 @@
-"""Keeping bytes near."""
+"""Caches: bytes of samples in memory that all processes and jobs of a host share."""

@@ -1,7 +1,7 @@
-"""A job's use of a cache: what is there comes from there, what is not is read once and kept if it fits.
+"""A job's use of a cache: an item in the cache comes from there; another is read once, and kept if it fits.
 
-`fetch` is the whole of it. It works in any process of the job, and never fails on account of the cache: whatever goes
-wrong with it is counted, and the bytes come from storage.
+`fetch` is the entry. It works in any process of the job, and the cache never makes it fail: an error of the cache is
+counted, and the bytes come from storage.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from stoker.meter import Tally, now
 from stoker.source.reading import Bytes
 
 _LOOK_EVERY = 256
-"""After so many items one looks whether the cache holds more than the budget of those who are left."""
+"""After so many items a process checks whether the cache holds more than the budget of the jobs that are left."""
 
 
 class Request(Protocol):
@@ -32,19 +32,19 @@ class Request(Protocol):
 
     @property
     def keys(self) -> list[bytes]:
-        """What they are called, versions included."""
+        """The keys of the items, versions included."""
 
     def sizes(self, positions: list[int]) -> Sequence[int]:
-        """How many bytes they have."""
+        """The sizes of the items in bytes."""
 
     def read(self, positions: list[int]) -> Sequence[Bytes]:
-        """Read them from storage."""
+        """Read items from storage."""
 
     def is_settled(self, position: int) -> bool:
-        """Whether what was read is what the key says: it was not being changed meanwhile."""
+        """Whether an item is certain to be of the version in its key: it did not change while it was read."""
 
     def kept(self, positions: list[int]) -> None:
-        """They are in the cache now, and nobody needs another copy."""
+        """Called when items are in the cache, so that the kernel's copy of them is not needed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Advice:
     admitted: Collection[int]
     """The positions to be kept if they are not there yet."""
     evicted: Sequence[bytes]
-    """The keys to be forgotten for them."""
+    """The keys to forget for these."""
 
 
 class _Open:
@@ -71,7 +71,7 @@ class _Open:
 
 
 class Cache:
-    """The cache of a name, for one job. Travels to its workers. A private one is no other job's, and ends with this one."""
+    """The cache of a name, for one job and its workers. A private cache is not shared, and ends with this job."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Cache:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """From now on, storage."""
+        """Stop using the cache: from now on everything comes from storage."""
         if not self._lost:
             self._lost = True
             self._opened = None
@@ -123,7 +123,7 @@ class Cache:
             if self._opened is None or self._opened.owner != os.getpid():
                 try:
                     if Budget(self.folder).bytes() < self.capacity_bytes and not self.is_private:
-                        # The process that joined has gone, and this one goes on: it is the job now.
+                        # The process that joined has gone, but this one goes on. So this one joins for the job.
                         self._membership = Shelf(self.directory).join(self.name, self.capacity_bytes)
                     self._opened = _Open(self.folder)
                 except OSError as error:
@@ -144,7 +144,7 @@ class Cache:
             return None
 
     def get(self, key: bytes) -> bytes | None:
-        """An item, if it is there, which counts as a hit."""
+        """An item of the cache, counted as a hit; None if it is not there."""
         opened = self._open()
         if opened is None:
             return None
@@ -164,14 +164,14 @@ class Cache:
         return found
 
     def _hold_to_budget(self, opened: _Open) -> None:
-        """A job with a larger one may have gone."""
+        """Shrink to the budget: a job with a larger one may have gone."""
         budget_bytes = opened.budget.bytes()
         if opened.store.payload_bytes() > budget_bytes:
             with contextlib.suppress(StoreFullError, StoreBusyError):
                 opened.store.put([], budget_bytes)
 
     def get_block(self, key: bytes, number: int) -> bytes | None:
-        """One block of an item, if it is there. Not counted."""
+        """One block of an item, if it is in the cache. It is not counted."""
         opened = self._open()
         try:
             return None if opened is None else opened.store.get_block(key, number)
@@ -183,7 +183,7 @@ class Cache:
         return None
 
     def _drop(self, key: bytes, opened: _Open) -> None:
-        """An item is not what was put there. It makes room for itself: it is read anew, and kept."""
+        """Drop a damaged item. That makes room for it: it is read and kept again."""
         self.tally.fail(f"an item of the cache in {self.folder} is damaged")
         self._dropped.add(key)
         try:
@@ -194,7 +194,7 @@ class Cache:
             self._give_up(error)
 
     def room_bytes(self) -> int:
-        """How long an item may be to be kept, as far as one can tell now; less than 0 if none is."""
+        """The longest item that there is room for now; less than 0 if nothing is kept."""
         opened = self._open()
         if opened is None:
             return -1
@@ -230,7 +230,7 @@ class Cache:
             self._take_in(ours, claimed, request, result, evicted)
         finally:
             claims.release([keys[position] for position in missing if position not in theirs])
-        for position in theirs:  # no claim is held while one waits for another's
+        for position in theirs:  # no claim is held while waiting for another process's claim
             try:
                 is_ours = claims.wait(keys[position])
                 self._take_in([position], [position] if is_ours else [], request, result, ())
@@ -249,7 +249,7 @@ class Cache:
     def _take_in(
         self, positions: list[int], claimed: list[int], request: Request, result: list[Any], evicted: Sequence[bytes]
     ) -> None:
-        """Read what others have not kept since we looked; keep what is claimed."""
+        """Read items that other processes have not put there meanwhile, and keep those that are claimed."""
         for position in positions:
             result[position] = self.get(request.keys[position])
         unread = [position for position in positions if result[position] is None]
@@ -278,19 +278,19 @@ class Cache:
                 request.kept(positions)
 
     def damage(self) -> str:
-        """What is wrong with the store, in words, for those who have lost a process that used it; "" if nothing is."""
+        """What is wrong with the store, in words, to explain the death of a process that used it; "" if nothing is."""
         try:
             return "" if self.folder is None or self._lost else inspection.damage(self.folder)
         except OSError:
             return ""
 
     def stats(self) -> StoreStats | None:
-        """What is in it, as far as it can be used."""
+        """What is in the cache; None if it cannot be used."""
         opened = self._open()
         return None if opened is None else opened.store.stats()
 
     def close(self) -> None:
-        """The job needs it no more; what asks on goes on from storage."""
+        """Leave the cache. Later calls read from storage."""
         with self._lock:
             self._lost = True
             opened, self._opened = self._opened, None
@@ -300,7 +300,7 @@ class Cache:
                 self._membership.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a worker needs: it opens the cache by itself, and the job is counted once."""
+        """Leave out what is open in this process. A worker opens the cache by itself, and does not count as another job."""
         return self.__dict__ | {"_membership": None, "_opened": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -312,7 +312,7 @@ _living: "weakref.WeakSet[Cache]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """Another thread may have held a lock at that moment, and is not here to let go of it."""
+    """Make locks anew: another thread may have held them at the fork, and does not exist in the child."""
     for cache in list(_living):
         cache._lock = threading.RLock()
         cache._opened = None
@@ -322,7 +322,7 @@ forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 def read_plainly(request: Request, count: int, tally: Tally) -> list[Bytes]:
-    """All items of a request from storage."""
+    """Read all items of a request from storage."""
     began = now()
     result = list(request.read(list(range(count))))
     for payload in result:

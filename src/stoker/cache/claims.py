@@ -1,8 +1,8 @@
 """One reader for each item: while a process fetches an item for the cache, others wait for it instead of reading it, too.
 
-A claim is a lock on one byte of a file, at the offset that the item's key gives. The kernel lets go of it when its holder
-dies, and knows who waits for whom. It is a courtesy, not a promise: whoever has waited long enough (the holder may have
-been stopped) reads the item itself.
+A claim is a lock on one byte of a file, at the offset that the item's key gives. The kernel frees it when its holder dies,
+and detects circles of waiting. A claim only saves reads: a process that has waited too long (the holder may be suspended)
+reads the item itself.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ class Claims:
         self._lock = threading.RLock()
 
     def claim(self, key: bytes) -> bool:
-        """Try to claim an item. Nothing is waited for."""
+        """Try to claim an item, without waiting."""
         offset = _offset(key)
-        with self._lock:  # a lock of the kernel's is the process's, so threads need one of their own
+        with self._lock:  # the kernel's lock belongs to the process, so threads need one of their own
             if offset in self._held or self._descriptor < 0:
                 return False
             try:
@@ -47,11 +47,11 @@ class Claims:
                 if offset in self._held:
                     self._held.discard(offset)
                     unlock = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, offset, 1, 0)
-                    with contextlib.suppress(OSError):  # closed meanwhile, which lets go of all
+                    with contextlib.suppress(OSError):  # closed meanwhile, which released all claims
                         fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, unlock)
 
     def wait(self, key: bytes) -> bool:
-        """Wait until we have the claim. False when its holder took too long."""
+        """Wait for a claim. False when its holder took too long."""
         if self.claim(key):
             return True
         deadline = time.monotonic() + PATIENCE_S
@@ -64,7 +64,7 @@ class Claims:
         return False
 
     def close(self, close: Callable[[int], None] = os.close) -> None:
-        """Let go of all; in a forked child, of nothing but the descriptor."""
+        """Release all claims. In a forked child only the descriptor is closed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             close(descriptor)

@@ -1,6 +1,6 @@
-"""What is in the store of a folder, found out by plain reads, without LMDB; and whether it can be used at all.
+"""What is in a store, and whether it can be used, found out by plain reads without LMDB.
 
-Nobody may write meanwhile. The sum that the store holds beside its items must be that of their payloads.
+No process may write meanwhile. The sum that the store holds beside its items must be the sum of their payloads.
 """
 
 import struct
@@ -15,7 +15,7 @@ USED = b"used"
 """The key of the sum of all payloads, which is written as a NUMBER."""
 NUMBER = struct.Struct("<q")
 WRITER = b"\xff" * 7
-"""Claimed by whoever writes: one who was stopped in the middle of it makes others do without, not wait."""
+"""Claimed by a process that writes. If it is suspended while writing, others do without the cache, and do not wait."""
 
 
 class StoreDamagedError(OSError):
@@ -34,7 +34,7 @@ class StoreStats:
 
 
 def occupied_bytes(folder: Path) -> int:
-    """What the store in a folder takes of the file system."""
+    """The bytes that the store in a folder takes of the file system."""
     try:
         return (folder / "data.mdb").stat().st_blocks * 512
     except OSError:
@@ -42,7 +42,7 @@ def occupied_bytes(folder: Path) -> int:
 
 
 def look_through(folder: Path) -> StoreStats:
-    """What is in a store that nobody writes to, found out without LMDB. Raises StoreDamagedError if it cannot be used."""
+    """What is in a store that no process writes to, found out without LMDB. Raises StoreDamagedError if it is damaged."""
     try:
         inside = pages.look_through(folder / "data.mdb", USED)
     except FileNotFoundError:
@@ -61,7 +61,7 @@ def damage(folder: Path) -> str:
     """What is wrong with a store that others may use, in words; "" if nothing is."""
     writing = Claims(folder / "claims")
     try:
-        writing.wait(WRITER)  # nobody may write while one looks
+        writing.wait(WRITER)  # no process may write meanwhile
         look_through(folder)
     except StoreDamagedError as error:
         return str(error)

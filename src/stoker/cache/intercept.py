@@ -1,12 +1,12 @@
-"""Datasets as they are: while it is active, whole regular files that Python opens for reading come through a cache.
+"""A cache for unchanged datasets: regular files that Python opens for reading come whole through a cache.
 
-`open`, `io.open` and `pathlib` are the same function, which PIL, NumPy and most readers call; soundfile opens paths in C,
-and gets the bytes instead. Libraries that open paths in C without asking Python are not seen. What is opened for writing,
-is too long, is no regular file, or lies elsewhere than the dataset is opened as ever; so is a file that the cache has no
-room for, so that whoever reads only a part of it reads no more than that.
+`open`, `io.open` and `pathlib` are the same function, which PIL, NumPy and most readers call. soundfile opens paths in C,
+and gets the bytes instead. Other libraries that open paths in C are not seen. All other files are opened normally: those
+opened for writing, too long, not regular, or outside the dataset's folders. So is a file that the cache has no room for:
+reading a part of it then reads no more than that part.
 
-It is active in worker processes for good, in worker threads for these threads, and in the training process only while
-it prepares samples.
+This is active in worker processes all the time, in worker threads for these threads only, and in the training process only
+while it prepares samples.
 """
 
 import builtins
@@ -87,7 +87,7 @@ class _WholeFile:
 
 
 class FileReads:
-    """Reads of whole files below some folders, through a cache. Travels to workers."""
+    """Reads whole files below some folders through a cache. It is sent to workers."""
 
     def __init__(self, cache: Cache, roots: Sequence[str]) -> None:
         self.cache = cache
@@ -95,7 +95,7 @@ class FileReads:
         self._known: dict[str, tuple[str, bytes]] = {}
 
     def opened(self, name: Any) -> Any:
-        """A file open for reading in binary; None if it is to be opened as ever."""
+        """A file of the cache, open for reading in binary; None if the file should be opened normally."""
         if type(name) is not str:
             if isinstance(name, int):
                 return None
@@ -129,15 +129,15 @@ class FileReads:
         return None if payload is None else CachedFile(payload, name, path, cache.tally)
 
     def _learn(self, name: str) -> tuple[str, bytes]:
-        """The absolute path and the key of a file, by its name; no key if it is none of ours."""
+        """The absolute path and the key of a file, by its name; no key if it is outside the folders."""
         try:
             path = os.path.abspath(name)
         except (OSError, ValueError):
             return name, b""
-        # What lies behind `link/..` is not what the text says.
+        # `link/..` is the parent of the link's target, not of the link.
         is_ours = path.startswith(self._roots) and not is_never(path) and os.pardir not in name
         known = path, file_key(path) if is_ours else b""
-        if os.path.isabs(name):  # or else it means something else in another working directory
+        if os.path.isabs(name):  # a relative name means another file in another working directory
             if len(self._known) >= _KNOWN:
                 self._known.clear()
             self._known[name] = known
@@ -149,17 +149,17 @@ _everywhere: FileReads | None = None
 
 
 def is_never(path: str) -> bool:
-    """Whether a path is no part of any dataset: of Python itself, or of the kernel."""
+    """Whether a path cannot be part of a dataset: it is Python's own, or the kernel's."""
     return path.startswith(_NEVER)
 
 
 def current() -> FileReads | None:
-    """What is active in this thread."""
+    """The FileReads that are active in this thread."""
     return getattr(_here, "reads", None) or _everywhere
 
 
 class _Opening:
-    """Stands where `open` was: a file that is in the cache comes from there, and all else as before."""
+    """Replaces `open`: a file of the cache comes from there, all others are opened normally."""
 
     def __init__(self, original: Any) -> None:
         self._original = original
@@ -184,7 +184,7 @@ class _Opening:
 
 
 def _come_through(file: Any) -> Any:
-    """The file from the cache, if it can be; not for what is opened on the way there."""
+    """The file from the cache, if possible. Files that the cache itself opens are opened normally."""
     reads = current()
     if reads is None or getattr(_here, "is_busy", False):
         return None
@@ -200,7 +200,7 @@ _replacing = threading.Lock()
 
 
 def _replace() -> None:
-    """Put ours in the place of Python's, once in a process. It does nothing where nothing is active."""
+    """Replace Python's `open` by ours, once in a process. Ours does nothing while nothing is active."""
     global _are_replaced
     if _are_replaced:
         return
@@ -212,7 +212,7 @@ def _replace() -> None:
 
 def _in_child() -> None:
     global _replacing
-    _replacing = threading.Lock()  # another thread may have held it, and is not here to let go of it
+    _replacing = threading.Lock()  # another thread may have held it at the fork, and does not exist in the child
 
 
 forks.register(forks.Stage.LOCKS, after_in_child=_in_child)
@@ -220,7 +220,7 @@ forks.register(forks.Stage.LOCKS, after_in_child=_in_child)
 
 def _replace_all() -> None:
     builtins.open, io.open = _Opening(builtins.open), _Opening(io.open)
-    with contextlib.suppress(AttributeError):  # where NumPy's text readers keep what they found when they were first used
+    with contextlib.suppress(AttributeError):  # NumPy's text readers keep the `open` that they found first
         openers = np.lib._datasource._file_openers  # type: ignore[attr-defined]
         openers._load()
         openers._file_openers[None] = io.open
@@ -231,10 +231,10 @@ def _replace_all() -> None:
 
 
 class _Soundfile(importlib.abc.MetaPathFinder):
-    """Waits for `import soundfile`."""
+    """An import hook that acts on `import soundfile`."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find it where everybody else finds it."""
+        """Find soundfile by the other finders, and replace its opening of paths."""
         if name != "soundfile":
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -261,7 +261,7 @@ def _replace_in_soundfile(module: Any) -> None:
 
 
 def activate(reads: FileReads) -> None:
-    """From now on, in this process."""
+    """Read through the cache in this process from now on."""
     global _everywhere
     _everywhere = reads
     _replace()
@@ -269,7 +269,7 @@ def activate(reads: FileReads) -> None:
 
 @contextlib.contextmanager
 def active(reads: FileReads | None) -> Iterator[None]:
-    """In this thread, while it lasts."""
+    """Read through the cache in this thread, within the context."""
     if reads is None:
         yield
         return

@@ -1,7 +1,7 @@
 """What a cache holds: which keys, how many bytes, and how often they were found. Pure; it holds no bytes itself.
 
 The rule: what is resident never exceeds the capacity, under any policy. Room is made for a newcomer in full or not at all:
-one that is passed by costs nobody a place. A live cache is a ledger and bytes, a simulation a ledger alone.
+if it is turned away, nothing is evicted. A live cache is a ledger and bytes, a simulation a ledger alone.
 
     absent --admit, if there is room--> resident
     resident --evicted for another, or forget--> absent
@@ -15,7 +15,7 @@ from stoker.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What became of a newcomer: whether it is resident, and who is no more."""
+    """Whether a newcomer is resident now, and which keys were evicted for it."""
 
     kept: bool
     evicted: tuple[int, ...] = ()
@@ -33,7 +33,7 @@ class LedgerStats:
 
 
 class Ledger:
-    """Who is resident within a capacity. A policy says who goes; `key in ledger` asks without counting."""
+    """Which keys are resident within a capacity. A policy says which of them goes; `key in ledger` does not count."""
 
     def __init__(self, capacity_bytes: int, policy: Policy) -> None:
         if capacity_bytes < 0:
@@ -53,7 +53,7 @@ class Ledger:
         return len(self._sizes)
 
     def look(self, key: int) -> bool:
-        """Whether it is resident; it is used if so, and counted either way."""
+        """Whether a key is resident. Counts a hit or a miss, and a hit is a use for the policy."""
         if key not in self._sizes:
             self._misses += 1
             return False
@@ -62,7 +62,7 @@ class Ledger:
         return True
 
     def admit(self, key: int, size: int) -> Admission:
-        """Offer what was read from elsewhere. Who is resident stays as it is: if its bytes changed, forget it first."""
+        """Offer an item that was read from elsewhere. A resident item stays as it is: if it changed, forget it first."""
         if size < 0:
             raise ConfigError(f"sample {key} cannot have {size} bytes")
         self._bytes_missed += size
@@ -79,18 +79,18 @@ class Ledger:
         return Admission(kept=True, evicted=going)
 
     def forget(self, key: int) -> None:
-        """It is gone, if it was there."""
+        """Remove a key, if it is resident."""
         size = self._sizes.pop(key, None)
         if size is not None:
             self._used -= size
             self._policy.leave(key)
 
     def stats(self) -> LedgerStats:
-        """What was counted so far."""
+        """The counts so far."""
         return LedgerStats(self._hits, self._misses, len(self._sizes), self._used, self._bytes_missed)
 
     def _who_goes(self, key: int, size: int) -> tuple[int, ...] | None:
-        """The victims that make room; None if there are too few."""
+        """The victims that make enough room; None if the policy gives too few."""
         missing = size - (self.capacity_bytes - self._used)
         if missing <= 0:
             return ()

@@ -1,4 +1,4 @@
-"""Files that are open for reading while their bytes are in a cache: what `open` gives, as far as readers can tell."""
+"""File objects whose bytes are in a cache. To readers they look like what `open` returns."""
 
 import io
 import os
@@ -11,7 +11,7 @@ from stoker.source.reading import Bytes
 
 
 class CachedFile(io.BytesIO):
-    """The bytes of a file, with what a file object has besides."""
+    """A file object over all bytes of a file."""
 
     mode = "rb"
 
@@ -21,11 +21,11 @@ class CachedFile(io.BytesIO):
         self._real = _RealFile(path, tally)
 
     def fileno(self) -> int:
-        """Whoever wants a descriptor gets one of the file itself, at the same place."""
+        """Open the file itself, at the same offset, and return its descriptor."""
         return self._real.at(self.tell())
 
     def peek(self, size: int = 0) -> bytes:
-        """Bytes to come, without moving on."""
+        """The next bytes, without moving on."""
         at = self.tell()
         return bytes(self.getbuffer()[at : at + max(size, io.DEFAULT_BUFFER_SIZE)])
 
@@ -49,7 +49,7 @@ class CachedFile(io.BytesIO):
 
 
 class CachedText(io.TextIOWrapper):
-    """The same, as text."""
+    """A CachedFile opened as text."""
 
     mode = "r"
 
@@ -59,7 +59,7 @@ class CachedText(io.TextIOWrapper):
 
 
 class LongFile(io.BufferedIOBase):
-    """A long file in the cache, of which only what is read is copied. What has left it comes from the file itself."""
+    """A long file in the cache. Only the blocks that are read are copied. Blocks that left the cache come from the file."""
 
     mode = "rb"
 
@@ -71,7 +71,7 @@ class LongFile(io.BufferedIOBase):
         self._real = _RealFile(path, cache.tally)
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes, or all that are left."""
+        """Read so many bytes, or all that are left."""
         found = self.peek(self._size if size is None or size < 0 else size)
         self._at += len(found)
         return found
@@ -79,7 +79,7 @@ class LongFile(io.BufferedIOBase):
     read1 = read
 
     def peek(self, size: int = io.DEFAULT_BUFFER_SIZE) -> bytes:
-        """Bytes to come, without moving on."""
+        """The next bytes, without moving on."""
         if self.closed:
             raise ValueError("I/O operation on closed file.")
         stop = min(self._size, self._at + size)
@@ -95,7 +95,7 @@ class LongFile(io.BufferedIOBase):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _block(self, number: int) -> bytes | None:
-        """The one that was looked at last is kept: it need not be checked for each few bytes of it."""
+        """A block. The last one is kept, so that it is not checked again for every few bytes."""
         if number != self._last[0]:
             self._last = number, self._cache.get_block(self._key, number)
         return self._last[1]
@@ -116,7 +116,7 @@ class LongFile(io.BufferedIOBase):
     seekable = readable
 
     def fileno(self) -> int:
-        """Whoever wants a descriptor gets one of the file itself, at the same place."""
+        """Open the file itself, at the same offset, and return its descriptor."""
         return self._real.at(self._at)
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class LongFile(io.BufferedIOBase):
 
 
 class _RealFile:
-    """The file itself, for those who need its descriptor. What they read comes from storage."""
+    """The file itself, for readers that need a descriptor. They read from storage."""
 
     def __init__(self, path: str, tally: Tally) -> None:
         self._path, self._tally = path, tally

@@ -1,8 +1,8 @@
-"""Whether the file of an LMDB store is whole, found out by plain reads: LMDB itself follows what it maps wherever it leads.
+"""Whether the file of an LMDB store is whole, found out by plain reads. LMDB itself follows page numbers without a check.
 
-A file that was cut, or a page number that was changed, ends a process that looks at it through LMDB with SIGBUS. So a
-store that nobody uses is looked through before it is opened: every page of the tree is where it should be, every page
-is used once or free, and the counts agree. Payloads are not read here; each of them has a checksum of its own.
+If the file was cut, or a page number was changed, SIGBUS kills a process that reads it through LMDB. So a store that no
+process uses is checked before it is opened: every page of the tree is where it should be, every page is used once or free,
+and the counts agree. Payloads are not read here; each of them has a checksum of its own.
 
     page    16 bytes: its number (8), 2 unused, flags (2), then end of the offsets (2) and begin of the nodes (2)
                       in a page of an item that has pages of its own, their number (4) stands in the last place
@@ -45,7 +45,7 @@ _Numbers = NDArray[np.int64]
 
 
 class DamagedError(Exception):
-    """The file is not what LMDB wrote; the message says in what way."""
+    """The file is not what LMDB wrote; the message says how it differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class _Head:
 def look_through(path: Path, aside: bytes) -> Inside:
     """Look at every page of a store's trees; what is inside, with the value of one key set aside. Raises DamagedError.
 
-    Nobody may write meanwhile.
+    No process may write meanwhile.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -99,16 +99,16 @@ def look_through(path: Path, aside: bytes) -> Inside:
 
 
 def is_long_enough(path: Path) -> bool:
-    """Whether a store's file has all pages that it says it has. One that is not may yet be whole: the last may be free.
+    """Whether a store's file has all pages that its head counts. An empty file is just being made.
 
-    An empty one is just being made.
+    A shorter file may still be whole: its last pages may be free.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if os.fstat(descriptor).st_size == 0:
             return True
         head = _head(descriptor)
-        # Asked for afterwards: it grows before the head says so.
+        # The length is read after the head: the file grows first.
         return os.fstat(descriptor).st_size >= (head.last_page + 1) * head.page_bytes
     except DamagedError:
         return False
@@ -186,7 +186,7 @@ class _Looking:
             keys, low, flags, starts = self._nodes(number, page)
             if level < tree.depth:
                 branches += 1
-                lows = [least, *keys[1:]]  # the first key of a branch stands for whatever comes before the second
+                lows = [least, *keys[1:]]  # the first key of a branch is empty: it stands for all keys before the second
                 children = [(child, level + 1, key) for child, key in zip((low | flags << 32).tolist(), lows, strict=True)]
                 waiting += reversed(children)
                 continue
@@ -259,7 +259,7 @@ class _Looking:
         return os.pread(self._descriptor, int(leaf.sizes[place]), int(leaf.begins[place]))
 
     def _take_free(self, value: bytes) -> None:
-        """The pages that one transaction has freed: their number, then themselves."""
+        """Take note of the pages that one transaction has freed: the item is their count, then their numbers."""
         numbers = np.frombuffer(value, "<u8")
         if int(numbers[0]) != len(numbers) - 1 or (numbers[1:] > self._head.last_page).any():
             raise DamagedError("a list of free pages makes no sense")
@@ -267,7 +267,7 @@ class _Looking:
         self._taken.append((pages[pages < self._pages], np.ones(int((pages < self._pages).sum()), np.int64)))
 
     def _check_taken(self) -> None:
-        """Every page is used or free, once; those at the end may be free and never have been written."""
+        """Check that every page is used or free, once. Pages at the end may be free without ever having been written."""
         firsts, counts = (np.concatenate(row) for row in zip(*self._taken, strict=True))
         order = firsts.argsort()
         ends = np.concatenate([[2], (firsts + counts)[order]])
@@ -278,7 +278,7 @@ class _Looking:
 
 
 def _are_in_order(keys: list[bytes], last: list[bytes], least: bytes | None, order: Callable[[bytes], Any] | None) -> bool:
-    """Whether keys grow, after those of the page before, which are less than the least that may be here."""
+    """Whether the keys of a page grow, and none is less than the least key that may be in it."""
     row: list[Any] = [*last, *keys]
     if order is not None:
         row = [order(key) for key in row]

@@ -1,7 +1,7 @@
 """Which sample makes room for another. Pure: numbers in, numbers out.
 
-A policy only orders victims. What is resident, how large it is and whether it fits is the ledger's, who tells the policy
-of every change; so the same policies serve the live cache and the simulator. No policy looks at all keys to find a victim.
+A policy only orders victims. The ledger knows what is resident, how large it is and whether it fits, and tells the policy
+of every change. So the same policies serve the live cache and the simulator. No policy looks at all keys to find a victim.
 """
 
 import heapq
@@ -22,21 +22,21 @@ _SLACK = 64
 
 
 class Policy(Protocol):
-    """Sees numbers only: no bytes, sizes, clocks or locks."""
+    """Orders victims by key numbers only: it sees no bytes, sizes, clocks or locks."""
 
     def enter(self, key: int) -> None:
-        """It is resident from now on."""
+        """A key becomes resident."""
 
     def touch(self, key: int) -> None:
-        """It is resident, and is being used."""
+        """A resident key is used."""
 
     def leave(self, key: int) -> None:
-        """It is resident no more."""
+        """A key is not resident any more."""
 
     def victims(self, newcomer: int) -> Iterable[int]:
-        """The residents that may go for the newcomer, best first; too few = the newcomer is turned away.
+        """The residents that may go for the newcomer, best first. If they are too few, the newcomer is turned away.
 
-        Asking changes nothing. One walk at a time, and no other call before it ends.
+        Asking changes nothing. Only one such walk may run, and no other method may be called before it ends.
         """
 
 
@@ -44,51 +44,51 @@ class KeepFirst:
     """What came first stays. For one reader of a whole permutation per epoch no policy has more hits."""
 
     def enter(self, key: int) -> None:
-        """Nothing to remember."""
+        """Ignored: this policy has no state."""
 
     def touch(self, key: int) -> None:
-        """Nothing to remember."""
+        """Ignored: this policy has no state."""
 
     def leave(self, key: int) -> None:
-        """Nothing to forget."""
+        """Ignored: this policy has no state."""
 
     def victims(self, newcomer: int) -> Iterable[int]:
-        """None, whoever comes."""
+        """No resident goes for any newcomer."""
         return ()
 
 
 class LeastRecent:
-    """What was not used for longest goes first (LRU). What a page cache does: for comparison, and for orders unknown."""
+    """What was not used for longest goes first (LRU), as in a page cache. For comparison, and for unknown orders."""
 
     def __init__(self) -> None:
-        # Not a dict: there, finding the first walks over all that were taken from the front.
+        # Not a dict: finding its first key walks over all deleted ones in front of it.
         self._keys: OrderedDict[int, None] = OrderedDict()
 
     def enter(self, key: int) -> None:
-        """It is the last to go."""
+        """The key is the last to go."""
         self._keys[key] = None
         self._keys.move_to_end(key)
 
     def touch(self, key: int) -> None:
-        """It is the last to go again."""
+        """The key is the last to go again."""
         if key in self._keys:
             self.enter(key)
 
     def leave(self, key: int) -> None:
-        """Forget it."""
+        """Forget the key."""
         self._keys.pop(key, None)
 
     def victims(self, newcomer: int) -> Iterable[int]:
-        """All, the longest unused first."""
+        """All residents, the longest unused first."""
         return iter(self._keys)
 
 
 class ReuseDistance:
     """What is used farthest in the future goes first, and only for a newcomer that is used sooner (Belady, with bypass).
 
-    A heap holds the next use that each key had when it was last looked at. An entry that no longer holds is noticed when
-    it comes to the top: its key has left, was used since, or has a use that only now came into sight. Too many of them,
-    and the heap is made anew; that also rights keys whose use did not take place, as when an epoch is broken off.
+    A heap holds the next use that each key had when it was last looked at. An outdated entry is noticed when it comes to
+    the top: its key has left, was used since, or has a use that came into sight only now. When too many are outdated the
+    heap is made anew. That also corrects keys whose use did not take place, as when an epoch is broken off.
     """
 
     def __init__(self, next_use: NextUse) -> None:
@@ -97,7 +97,7 @@ class ReuseDistance:
         self._heap: list[tuple[int, int]] = []  # (-next use, key)
 
     def enter(self, key: int) -> None:
-        """Remember when it is used next."""
+        """Remember when the key is used next."""
         self._expect(key, self._next_use(key))
         if len(self._heap) > 2 * len(self._expected) + _SLACK:
             self._expected = {resident: self._next_use(resident) for resident in self._expected}
@@ -105,23 +105,23 @@ class ReuseDistance:
             heapq.heapify(self._heap)
 
     def touch(self, key: int) -> None:
-        """Remember when it is used after this."""
+        """Remember when the key is used after this use."""
         if key in self._expected:
             self.enter(key)
 
     def leave(self, key: int) -> None:
-        """Forget it."""
+        """Forget the key."""
         self._expected.pop(key, None)
 
     def victims(self, newcomer: int) -> Iterator[int]:
-        """Those that are used later than the newcomer, the farthest first."""
+        """The residents that are used later than the newcomer, the farthest first."""
         soon = self._next_use(newcomer)
         offered: list[tuple[int, int]] = []
         try:
             while self._heap and -self._heap[0][0] > soon:
                 entry = heapq.heappop(self._heap)
                 position, key = -entry[0], entry[1]
-                # A key that left and came back may be there twice, and then one after the other.
+                # A key that left and came back may be in the heap twice; then the two entries are adjacent.
                 if self._expected.get(key) != position or (offered and offered[-1] == entry):
                     continue
                 now = self._next_use(key)

@@ -1,8 +1,8 @@
 """What a cache would do on an order that is known: a simulation with the ledger and the policies of the live one.
 
-A reader takes its share of an epoch, which is new in each epoch, so what it uses next reaches over several. `Foresight`
-tells the next use of every sample. It goes on epoch by epoch, keeps a few epochs in memory, and serves the live cache too.
-All hits here are demand hits: nothing is prefetched.
+A reader's share of the samples is another one in each epoch, so the next use of a sample may be several epochs away.
+`Foresight` tells the next use of every sample. It goes on epoch by epoch, keeps a few epochs in memory, and serves the live
+cache too. All hits here are demand hits: nothing is prefetched.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Foresight:
         self._place = 0
 
     def begin(self, epoch: int) -> Ids:
-        """Stand at the start of an epoch, and give what is used in it. Any epoch may follow; only new ones are drawn."""
+        """Go to the start of an epoch, and return what is used in it. Epochs may come in any order; known ones are kept."""
         known = self._window
         epochs = range(epoch, epoch + self._horizon + 1)
         self._window = {number: known[number] if number in known else self._epoch_ids(number) for number in epochs}
@@ -46,7 +46,7 @@ class Foresight:
         for number in reversed(epochs[1:]):
             self._mark(number)
         self._after = self._next[self._ids]
-        # Whatever is used again in this very epoch is found beside itself when sorted.
+        # Sorting puts several uses of one sample in this epoch beside each other.
         by_id = np.argsort(self._ids, kind="stable")
         again = np.flatnonzero(np.diff(self._ids[by_id]) == 0)
         self._after[by_id[again]] = (epoch << _EPOCH_BITS) + by_id[again + 1]
@@ -54,7 +54,7 @@ class Foresight:
         return self._ids
 
     def advance(self, count: int = 1) -> None:
-        """So many more are being used."""
+        """Move on by so many uses."""
         past = slice(self._place, self._place + count)
         self._next[self._ids[past]] = self._after[past]
         self._place += count
@@ -64,7 +64,7 @@ class Foresight:
         return int(self._next.item(key)) if key < len(self._next) else FAR
 
     def _mark(self, epoch: int) -> None:
-        """The uses of an epoch come before all that are marked so far; backwards, so that the first of several stays."""
+        """Note an epoch's uses, which come before all noted so far. Backwards, so that the first of several stays."""
         ids = self._window[epoch]
         self._next[ids[::-1]] = (epoch << _EPOCH_BITS) + np.arange(len(ids) - 1, -1, -1)
 
@@ -117,7 +117,7 @@ def replay(
     sizes: Sequence[int] | None = None,
     horizon: int | None = None,
 ) -> ReplayResult:
-    """Simulate the cache of one reader among several, each of which has one of its own.
+    """Simulate the cache of one reader among several. Each reader has its own cache.
 
     `capacity` is in bytes, or in samples if there are no `sizes`. `horizon` is how many epochs ahead are known.
     """

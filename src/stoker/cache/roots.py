@@ -1,7 +1,7 @@
-"""Where the files of a dataset lie, as far as its attributes tell: a cache belongs to these folders.
+"""The folders of a dataset's files, as far as its attributes tell. A cache belongs to these folders.
 
-Any dataset keeps a folder, or a list of paths, somewhere in it. Looking is cheap: one level of attributes, a few elements
-of each list, and the datasets that it wraps.
+A dataset usually keeps a folder, or a list of paths, in an attribute. The search is cheap: one level of attributes, a few
+elements of each list, and the datasets that it wraps.
 """
 
 import os
@@ -56,7 +56,7 @@ def _some(value: Any) -> Iterable[Any]:
 
 
 def _common(paths: list[str]) -> Iterator[str]:
-    """The folders of some paths: the ones that are folders, and the one that all files have in common."""
+    """The folders of some paths: the paths that are folders, and the common folder of all files."""
     yield from (path for path in paths if os.path.isdir(path))
     files = [os.path.dirname(os.path.abspath(path)) for path in paths if not os.path.isdir(path)]
     if files:

@@ -1,9 +1,9 @@
-"""How a payload lies in the store: followed by checksums, one for each block of it.
+"""In the store a payload is followed by checksums, one for each block of it.
 
     payload | checksum of block 0 | checksum of block 1 | ...
 
-A checksum is of the block under the item's key and the block's number, so that the bytes of another item are wrong, too.
-Blocks are there for long items that are read in parts: what a part lies in is checked, and not all of the item.
+A checksum covers the block, the item's key and the block's number, so that the bytes of another item are wrong, too. Long
+items are read in parts: then only the blocks of that part are checked.
 """
 
 import struct
@@ -20,7 +20,7 @@ class ItemDamagedError(Exception):
 
 
 def seal(key: bytes, payload: Bytes) -> bytes:
-    """What is put into the store."""
+    """The payload with its checksums, as it is put into the store."""
     view = memoryview(payload).cast("B")
     count = max(1, -(-len(view) // BLOCK_BYTES))
     sums = [checksum(_block(view, number), _name(key, number)) for number in range(count)]
@@ -28,12 +28,12 @@ def seal(key: bytes, payload: Bytes) -> bytes:
 
 
 def payload_bytes(sealed_bytes: int) -> int:
-    """How long the payload is, by what it takes in the store."""
+    """The length of a payload, from its length in the store."""
     return sealed_bytes - SIZE * blocks(sealed_bytes)
 
 
 def blocks(sealed_bytes: int) -> int:
-    """How many blocks there are, by what they take in the store. An item without bytes has one."""
+    """The number of blocks, from the length in the store. An empty item has one block."""
     return -(-sealed_bytes // (BLOCK_BYTES + SIZE))
 
 
@@ -63,7 +63,7 @@ def _block(payload: memoryview, number: int) -> memoryview:
 
 
 def _check(block: Bytes, key: bytes, number: int, sealed: memoryview, length: int) -> None:
-    """Compare what was copied, not what lies there: that may change between the two."""
+    """Check the copy, not the bytes in the store: those may change in between."""
     place = length + SIZE * number
     if length < 0 or checksum(block, _name(key, number)) != int.from_bytes(sealed[place : place + SIZE], "little"):
         raise ItemDamagedError

@@ -1,13 +1,13 @@
-"""The caches of a user on a host: found by what they hold, shared by whoever asks for the same, kept when all have gone.
+"""The caches of a user on a host. Jobs find a cache by the name of its data and share it; it stays when all jobs have gone.
 
     FOLDER/DIGEST/about.json     what is cached there
     FOLDER/DIGEST/data.mdb       the store
     FOLDER/DIGEST/claims         who reads what right now
     FOLDER/DIGEST/jobs/*         one file for each job that uses it, locked for as long as it lives; its budget is in it
 
-FOLDER is the user's home (see `host.folders`), or in a place that the user names. All in it is its owner's alone. Whether a
-job lives is what the kernel says: its lock is free when its processes are gone. Caches that no job uses are removed as a
-whole, the one that was used longest ago first, when another needs the memory.
+FOLDER is the user's home (see `host.folders`), or in a place that the user names. Only its owner can open what is in it.
+The kernel says whether a job lives: its lock is free when its processes are gone. When a cache needs memory, others that no
+job uses are removed as a whole, the one that was used longest ago first.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A cache that was found."""
+    """A cache of the shelf: its folder, name and contents."""
 
     name: str
     folder: Path
@@ -65,7 +65,7 @@ class Membership:
 
 
 def _leave(path: Path, descriptor: int, owner: int, private: Path | None) -> None:
-    """The job needs the cache no more, and nobody needs a private one."""
+    """Leave the cache, and remove it if it is private."""
     if os.getpid() != owner:
         return
     with contextlib.suppress(OSError):
@@ -85,16 +85,16 @@ class Budget:
         self._bytes = 0
 
     def bytes(self) -> int:
-        """What holds now. Raises FileNotFoundError when the cache has been removed."""
+        """The budget that holds now. Raises FileNotFoundError when the cache has been removed."""
         changed = os.stat(self._jobs).st_mtime_ns
-        if changed != self._seen or time.monotonic() > self._look_at:  # one that was killed leaves the folder as it is
+        if changed != self._seen or time.monotonic() > self._look_at:  # a killed job does not change the folder
             self._bytes = max(_live_budgets(self._jobs), default=0)
             self._seen, self._look_at = changed, time.monotonic() + _LOOK_AGAIN_S
         return self._bytes
 
 
 def _live_budgets(jobs: Path) -> list[int]:
-    """The budgets of jobs that live. Files of those that do not are swept."""
+    """The budgets of living jobs. Files of dead ones are removed."""
     budgets = []
     for _, descriptor in folders.entries(jobs):
         with contextlib.suppress(OSError, ValueError):
@@ -110,7 +110,7 @@ class Shelf:
         self._is_home = directory is None
 
     def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> Membership:
-        """Use the cache of a name; make it if there is none. Raises OSError where that is not possible."""
+        """Join the cache of a name, which is made if there is none. Raises OSError where that is not possible."""
         if is_private:
             name = f"{name} (of one job, {secrets.token_hex(4)})"
         CACHE.check()
@@ -132,7 +132,7 @@ class Shelf:
             return Membership(folder, budget_bytes, is_private=is_private, damage=damage)
 
     def _distrust(self, folder: Path) -> str:
-        """Remove a cache that no job uses and that is not what was written; what is wrong with it."""
+        """Remove a cache that no job uses if it is damaged. Returns what is wrong with it."""
         found = self._look_at(folder)
         if found is None or found.jobs:
             return ""
@@ -156,7 +156,7 @@ class Shelf:
             folders.make(self.folder)
 
     def _make_room(self, folder: Path, budget_bytes: int) -> None:
-        """Remove caches that nobody uses until the budget can be held; an error that says how much can be, if it cannot."""
+        """Remove unused caches until the budget fits into memory. If it never does, raise a ConfigError that says so."""
         self._sweep()
         unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
         idle = [found for found in unused if found.folder != folder]
@@ -174,12 +174,12 @@ class Shelf:
     def _room(self) -> int:
         place = os.statvfs(self.folder)
         free = place.f_bavail * place.f_frsize
-        if file_system(self.folder) in ("tmpfs", "ramfs"):  # whose pages are charged to whoever touches them
+        if file_system(self.folder) in ("tmpfs", "ramfs"):  # their pages count as memory of the process that touches them
             free = min(free, headroom_bytes() - RESERVE_BYTES)
         return free
 
     def caches(self, *, looks_inside: bool = True) -> list[Found]:
-        """All of them, the one used last first. Private ones of jobs that were killed are removed instead."""
+        """All caches, the one used last first. Private caches of killed jobs are removed."""
         if not self.folder.is_dir():
             return []
         self._make()
@@ -203,7 +203,7 @@ class Shelf:
                 self._remove(found)
 
     def _found(self) -> list[Found]:
-        """All that is there, without a look inside: what another start of the host left may be anything."""
+        """All caches in the folder, without opening them: files from before a reboot may hold anything."""
         folders = [entry for entry in self.folder.iterdir() if _DIGEST.fullmatch(entry.name)]
         return [found for found in map(self._look_at, folders) if found is not None]
 
@@ -221,7 +221,7 @@ class Shelf:
         return Found(name, folder, StoreStats(0, 0, inspection.occupied_bytes(folder)), live, used_at, is_private)
 
     def remove(self, found: Found) -> None:
-        """Remove one. Jobs that use it go on from storage."""
+        """Remove a cache. Jobs that use it go on from storage."""
         with alone(self.folder / "lock"):
             self._remove(found)
 
@@ -236,12 +236,12 @@ class Shelf:
 
 
 def _digest(name: str) -> str:
-    """The folder's name: another one for each format, as jobs of several versions may run at once."""
+    """The name of a cache's folder. It depends on the format, because jobs of several versions may run at once."""
     return hashlib.blake2b(os.fsencode(name), digest_size=16, salt=bytes([_VERSION])).hexdigest()
 
 
 def _stats(found: Found) -> StoreStats:
-    """What is in a cache; of one that is damaged, or was never used, only what it occupies."""
+    """What is in a cache. If it is damaged or was never used, only the bytes that it occupies."""
     if (found.folder / "data.mdb").exists():
         with contextlib.suppress(OSError):
             if not found.jobs:
@@ -252,7 +252,7 @@ def _stats(found: Found) -> StoreStats:
 
 
 def _shrink(folder: Path, budget_bytes: int) -> None:
-    """Hold a cache that nobody uses to a budget. One with which that cannot be done is emptied."""
+    """Shrink a cache that no job uses to a budget. If that fails, empty it."""
     if not (folder / "data.mdb").exists():
         return
     try:
@@ -266,11 +266,11 @@ def _shrink(folder: Path, budget_bytes: int) -> None:
 
 
 def _about(folder: Path) -> tuple[str, bool]:
-    """What is cached in a folder, and whether it is of no use to another job."""
+    """The name of the data in a folder, and whether the cache is private."""
     try:
         document = json.loads(_read(folder / "about.json"))
         is_same = document["version"] == _VERSION
-        # What was not synced before the host went down may be anything.
+        # After a reboot, bytes that were not synced may be anything.
         return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != process.boot()
     except (OSError, ValueError, KeyError, TypeError):  # half made, half removed, or of another version
         return folder.name, True

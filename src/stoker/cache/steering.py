@@ -1,7 +1,7 @@
 """Running a policy where the order is known: in the process that orders batches, ahead of the workers.
 
-A touch in shared memory would be a write by every reader, so workers only get and put. What to keep, and what to forget for
-it, is decided when a batch is ordered, with the ledger that the simulator uses, and travels with the order.
+Noting uses in shared memory would make every reader write, so workers only get and put. What to keep, and what to forget
+for it, is decided when a batch is ordered, with the ledger that the simulator uses. The decision travels with the order.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Steering:
             self._foresight.advance(consumed)
 
     def decide(self, ids: Sequence[int]) -> Decision:
-        """These are ordered next."""
+        """Decide on the samples that are ordered next: which are kept, and which go for them."""
         kept: list[int] = []
         evicted: list[int] = []
         for key, size in zip(ids, self._sizes(ids), strict=True):

@@ -1,9 +1,9 @@
 """Bytes under keys, shared by all processes of a host, within an exact budget. The one home of LMDB.
 
-A store is a folder with an LMDB environment in it. Writes are transactions in which the sum of all payloads stands beside
-them, so that neither a kill nor a full file system can part the two. Nothing is synced: what a crash of the host leaves of
-memory is nothing. Every payload has checksums beside it, which do not count. All that can go wrong with a store is an
-OSError; with one item of it, ItemDamagedError.
+A store is a folder with an LMDB environment in it. The same transaction writes items and the sum of all payloads, so the
+two agree even after a kill or on a full file system. Nothing is synced: memory does not survive a crash of the host. Every
+payload has checksums, which do not count against the budget. Errors of a store are OSErrors; a damaged item raises
+ItemDamagedError.
 """
 
 import importlib
@@ -34,7 +34,7 @@ KEY_BYTES = 16
 READERS = 2048
 _READER_BYTES = 64
 RESERVE_BYTES = 64 << 20
-"""Memory that is left to the training, whatever the budget says."""
+"""Memory that is always left to the training, even if the budget allows more."""
 _LOOK_AGAIN_BYTES = 32 << 20
 _WRITERS = 16
 _FORGOTTEN_AT_ONCE = 10_000
@@ -75,7 +75,7 @@ class Store:
         name_at_crash(self, folder, ("get", "get_block", "size", "payload_bytes", "_put"))
 
     def get(self, key: bytes) -> bytes | None:
-        """The payload under a key, version included."""
+        """The payload under a key, which includes the version."""
         self._check_file()
         try:
             with self.lock, self._environment.begin(buffers=True) as transaction:
@@ -114,7 +114,7 @@ class Store:
             raise _failure(self.folder, error) from error
 
     def _check_file(self) -> None:
-        """LMDB maps the file: whoever looks at what was cut off is ended by the kernel. It grows with what is put there."""
+        """Check that the file was not cut: LMDB maps it, and the kernel kills a process that reads beyond its end."""
         if self._descriptor < 0:
             raise FileNotFoundError(self.folder)
         found = os.fstat(self._descriptor)
@@ -127,7 +127,7 @@ class Store:
     def _check_length(self) -> None:
         if pages.is_long_enough(self._file):
             return
-        is_ours = self._writing.wait(WRITER)  # nobody may write while one looks
+        is_ours = self._writing.wait(WRITER)  # no process may write meanwhile
         try:
             look_through(self.folder)
         finally:
@@ -135,13 +135,13 @@ class Store:
                 self._writing.release([WRITER])
 
     def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
-        """Keep items that fit, in their order; how many are kept. What is evicted goes first, older versions too.
+        """Keep items that fit, in their order. Returns how many are kept. Evicted items and older versions go first.
 
-        So does what is there beyond the budget, any of it, some thousand items at once; but a budget of 0 is that of
-        nobody, and changes nothing. Raises StoreFullError when the budget would allow more than memory does, and
-        StoreBusyError when nobody can write.
+        Any items beyond the budget are removed, too, some thousand at once. A budget of 0 means that no job lives, and
+        changes nothing. Raises StoreFullError when there is less memory than the budget allows, and StoreBusyError when
+        another process keeps writing.
         """
-        if items and not evict:  # what goes leaves pages to those that come
+        if items and not evict:  # removed items leave their pages to new ones
             self._look_for_room(sum(len(payload) for _, payload in items))
         if time.monotonic() < self._paused_until:
             return 0
@@ -183,7 +183,7 @@ class Store:
         if place.f_bavail * place.f_frsize < size + (size >> 4) + 65536:
             raise StoreFullError(f"the file system of {self.folder} is full")
         self._unlooked += size
-        # Others fill it, too: the less there is, the sooner one looks again.
+        # Other processes fill memory, too: the less is left, the sooner this is checked again.
         if self._is_memory and self._unlooked >= min(_LOOK_AGAIN_BYTES, self._headroom // _WRITERS):
             self._headroom = headroom_bytes()
             if self._headroom < RESERVE_BYTES + size:
@@ -191,9 +191,9 @@ class Store:
             self._unlooked = 0
 
     def shrink(self, budget_bytes: int) -> None:
-        """Forget what is there beyond a budget, and give back the memory; where nobody else has this store open.
+        """Forget items beyond a budget, and give back their memory. No other process should have this store open.
 
-        Whoever has it open loses it, as if it had been removed.
+        A process that has it open loses it, as if it had been removed.
         """
         while (held := self.payload_bytes()) > budget_bytes:
             self.put([], budget_bytes)
@@ -221,7 +221,7 @@ class Store:
             return False
 
     def stats(self) -> StoreStats:
-        """What is in it."""
+        """What is in the store."""
         used = self.payload_bytes()
         try:
             with self.lock:
@@ -231,7 +231,7 @@ class Store:
         return StoreStats(max(0, entries - 1), used, occupied_bytes(self.folder))
 
     def close(self) -> None:
-        """Close it in this process."""
+        """Close the store in this process."""
         with self.lock:
             self._environment.close()
             self._writing.close()
@@ -277,7 +277,7 @@ def _failure(folder: Path, error: Exception) -> OSError:
 
 
 def _allocate(path: Path, size: int) -> None:
-    """LMDB maps this file and writes to it: a full file system is an error here, and the end of the process there."""
+    """Allocate the file's pages. On a full file system this raises; LMDB, which maps the file, would be killed later."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size)
@@ -291,7 +291,7 @@ def _used(transaction: Any) -> int:
 
 
 def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
-    """Delete what is kept under a name, except for one version; how many bytes that frees."""
+    """Delete all versions of an item but one. Returns how many bytes that frees."""
     freed = 0
     with transaction.cursor() as cursor:
         found = cursor.set_range(name)
@@ -305,7 +305,7 @@ def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
 
 
 def _delete_any(transaction: Any, size: int) -> int:
-    """Delete items until so many bytes are free, or some thousand items; how many bytes that frees."""
+    """Delete items until so many bytes, or some thousand items, are gone. Returns how many bytes that frees."""
     freed = count = 0
     with transaction.cursor() as cursor:
         found = cursor.first()

@@ -1,6 +1,6 @@
-"""The stores that a process has open: one for each folder, shared by all who use it there, closed when the last has gone.
+"""The stores that a process has open: one for each folder, shared by all its users, closed by the last of them.
 
-A forked child opens its own: the transactions of its parent mean nothing in it.
+A forked child opens its own stores: it cannot use its parent's transactions.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _unused: deque[Store] = deque()
 
 
 def acquire(folder: Path) -> Store:
-    """The store in a folder, opened once in each process; `release` it."""
+    """The store in a folder, opened once in each process. Call `release` when it is not needed any more."""
     with _lock:
         _close_unused()
         store = _stores.get(folder)
@@ -32,7 +32,7 @@ def acquire(folder: Path) -> Store:
 
 
 def release(store: Store) -> None:
-    """This user needs it no more. May be called anywhere."""
+    """Give back a store from `acquire`; the last one closes it. May be called at any line."""
     _unused.append(store)
 
 
@@ -47,7 +47,7 @@ def _close_unused() -> None:
 
 @contextlib.contextmanager
 def visiting(folder: Path) -> Iterator[Store]:
-    """A store for a look."""
+    """Acquire a store within the context."""
     store = acquire(folder)
     try:
         yield store
@@ -58,7 +58,7 @@ def visiting(folder: Path) -> Iterator[Store]:
 
 
 def forget(folder: Path) -> None:
-    """A folder is removed: whoever still uses it in this process is told by its next call."""
+    """Forget the store of a removed folder. Users of it in this process get an error from their next call."""
     with _lock:
         store = _stores.pop(folder, None)
         if store is not None:
@@ -78,7 +78,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """What was inherited is the parent's; LMDB opens a folder once in a process, so it is closed here first."""
+    """Close inherited stores, which are the parent's: LMDB opens a folder only once in a process."""
     for store in _stores.values():
         store.close()
         store.lock.release()

@@ -118,7 +118,7 @@ class Checkpointer:
             return
         if self._writer is not None:
             self._writer.wait_ready(self._say_who_writes)
-        self._ranks.exchange(None)  # nobody looks for checkpoints while a run before is still writing one
+        self._ranks.exchange(None)  # wait until the writer of an earlier run is done, before looking for checkpoints
         self._is_open = True
 
     def _say_who_writes(self, holder: dict[str, int]) -> None:
@@ -163,9 +163,9 @@ class Checkpointer:
     def step(self, *, milestone: bool = False, take: bool | None = None) -> None:
         """An iteration is done: the last line of the loop's body. Takes a checkpoint if one is due.
 
-        A `milestone` is taken in any case, and stays on disk whatever `keep` says: the end of an epoch, for one. With
-        `take=True` one is taken in any case and is as any other; with `take=False` none is, because there is a reason
-        why this moment cannot be gone on from.
+        A `milestone` is always taken, and always stays on disk: the end of an epoch, for one. With `take=True` an
+        ordinary checkpoint is taken in any case. With `take=False` none is taken: the run could not go on from this
+        moment.
         """
         entered = time.perf_counter()
         if not self._is_open:
@@ -189,7 +189,7 @@ class Checkpointer:
             self._end_preempted()
 
     def save_instead(self, **stateful: Any) -> None:
-        """From the next checkpoint on, save these."""
+        """From the next checkpoint on, save these objects instead."""
         self._stateful = stateful
 
     def _begin(self) -> None:
@@ -214,12 +214,12 @@ class Checkpointer:
         self._timetable.taken(self._step)
         self._snapshot(kept=kept)
         if kept:
-            self._copier.join()  # whoever asked for it may do anything to the weights now
+            self._copier.join()  # the caller may change the weights after this
 
     def _make_ready(self) -> None:
-        """Have memory for snapshots, beside the loop."""
+        """Allocate memory for snapshots, beside the loop."""
         if self._writer is not None:
-            with contextlib.suppress(CheckpointError, OSError):  # it will be told when it matters
+            with contextlib.suppress(CheckpointError, OSError):  # the first save reports it
                 self._copier.make_ready(self._writer.room(gather(self._stateful, {}).lengths))
 
     def _snapshot(self, *, kept: bool) -> None:
@@ -248,7 +248,7 @@ class Checkpointer:
         self._saving.begin(self._step, gathered, mapping, kept=kept, prune=prune)
 
     def _of_this_rank(self) -> dict[str, Any]:
-        """What differs between ranks, of parts that tell: only the writer's states are saved otherwise."""
+        """The states that differ between ranks, of parts that have such. All other states are saved by the writer only."""
         if self._ranks.is_alone:
             return {}
         return {name: part.rank_state() for name, part in self._stateful.items() if hasattr(part, "rank_state")}
@@ -262,7 +262,7 @@ class Checkpointer:
         self._costs_seen = choice.stall_s, copy_s
 
     def _before_update(self) -> None:
-        """Before every optimizer's step: nothing that is being copied may change."""
+        """Wait, before every optimizer's step, for copies: nothing that is being copied may change."""
         if self._saving.step is None:
             return
         began = time.perf_counter()
@@ -272,7 +272,7 @@ class Checkpointer:
         self._stall_s += waited_s
 
     def _hear(self, *, wait: bool = False) -> None:
-        """Take note of what has become of the one that is under way."""
+        """Note whether the checkpoint under way was saved, has failed or was torn."""
         outcome = self._saving.hear(wait=wait)
         if outcome == TORN:
             self._timetable.torn()
@@ -290,12 +290,12 @@ class Checkpointer:
         self._wait_saved()
         may_try = self._ranks.is_alone and self._is_possible
         if self._writer is not None and may_try and self._saving.durable != self._step:
-            self._snapshot(kept=False)  # the loop stands still: once more
+            self._snapshot(kept=False)  # one more attempt: the loop has ended
             self._wait_saved()
         is_saved = self._writer is None or self._saving.durable == self._step
         self._ranks.exchange(None)  # when one process ends, launchers end the others
         self._ranks.part()
-        self._signals.take_over()  # a launcher's signal shall not end this process on its way out
+        self._signals.take_over()  # a launcher's signal must not kill this process before it has exited
         self.close()
         sys.exit(PREEMPTED if is_saved else 1)
 
@@ -319,7 +319,7 @@ class Checkpointer:
         )
 
     def close(self) -> None:
-        """Wait for the one in flight, and let go of everything."""
+        """Wait for the checkpoint in flight, end the writer, and free all memory."""
         if self._owner != os.getpid():
             return
         self._wait_saved()

@@ -1,12 +1,12 @@
-"""From the tensors of a run into the memory of a snapshot, mostly while the loop goes on.
+"""Copies the tensors of a run into the memory of a snapshot, mostly while the loop goes on.
 
                      at once                                   beside the next forward and backward
     on the CPU       all but optimizers' tensors               optimizers' tensors, by a thread
     on a GPU, "gpu"  a clone of everything in GPU memory       the clone to the host
     on a GPU, "cpu"  a clone of all but optimizers' tensors    everything to page-locked host memory
 
-`wait` stands before every optimizer's `step`: it returns when no tensor is needed any more as it is. On a GPU it only tells
-the stream, and the loop does not stop.
+`wait` is called before every optimizer's `step`. It returns when tensors may change. On a GPU it only makes the stream
+wait, and the loop does not stop.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _copiers: "weakref.WeakSet[Copier]" = weakref.WeakSet()
 
 
 class _Remaining:
-    """What a GPU has still to copy to the host. Issued by a thread, because a thousand launches take a while."""
+    """Copies to the host that a GPU has not begun. A thread launches them, because a thousand launches take a while."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class _Remaining:
         self.issued: dict[torch.device, torch.cuda.Event] = {}
 
     def issue(self) -> None:
-        """Tell the GPU."""
+        """Launch the copies."""
         for device, parts in self._copies.items():
             stream = self._streams.setdefault(device, torch.cuda.Stream(device))
             with torch.cuda.stream(stream):
@@ -57,7 +57,7 @@ class _Remaining:
                 self.issued[device] = stream.record_event()
 
     def finish(self) -> None:
-        """Until everything is on the host."""
+        """Wait until everything is on the host."""
         for event in self.issued.values():
             event.synchronize()
         self._copies.clear()
@@ -117,7 +117,7 @@ class Copier:
                 if remaining is not None:
                     remaining.finish()
                     changed = any(source.has_changed() for source in watched)
-                    if changed and self._on_device:  # and no optimizer has been at it
+                    if changed and self._on_device:  # and no optimizer has changed it
                         self.torn = True
                     self._on_device = {}
             except Exception as error:
@@ -144,7 +144,7 @@ class Copier:
         self._thread.start()
 
     def wait(self) -> None:
-        """Until tensors may change."""
+        """Wait until tensors may change."""
         self._copied.wait()
         events, self._on_device = self._on_device, {}
         for device, event in events.items():
@@ -153,7 +153,7 @@ class Copier:
             torch.cuda.current_stream(device).wait_event(event)
 
     def join(self) -> None:
-        """Until the whole snapshot is in memory."""
+        """Wait until the whole snapshot is in memory."""
         thread, self._thread = self._thread, None
         if thread is not None and self._owner == os.getpid() and thread is not threading.current_thread():
             thread.join()
@@ -164,7 +164,7 @@ class Copier:
         return self._thread is not None and self._thread.is_alive()
 
     def _begin_on_gpu(self, pairs: list[tuple[Source, int]], mapping: Mapping, watched: list[Source]) -> _Remaining:
-        """Clone what must be cloned; what remains to be done beside the loop."""
+        """Clone what must be cloned at once. Returns what remains to be copied beside the loop."""
         self._lock(mapping)
         parts: dict[torch.device, list[tuple[Source, int]]] = {}
         for source, target in pairs:
@@ -182,7 +182,7 @@ class Copier:
         return _Remaining(copies, cloned, self._streams)
 
     def _clone_flat(self, device: torch.device, pairs: list[tuple[Source, int]]) -> torch.Tensor:
-        """One copy in GPU memory, laid out as on the host. It stays ours: allocating it anew would cost more."""
+        """One copy in GPU memory, laid out as on the host. Its memory is kept: allocating it each time would cost more."""
         first, (last, end) = pairs[0][1], pairs[-1]
         kinds = [(source.tensor.dtype, source.tensor.shape, target - first) for source, target in pairs]
         known, flat, views = self._clones.get(device, (None, None, []))
@@ -199,7 +199,7 @@ class Copier:
         return flat
 
     def _lock(self, mapping: Mapping) -> None:
-        """Tell the GPU of the host memory, so that it writes there by itself."""
+        """Page-lock the host memory, so that the GPU writes there by itself."""
         if self._locked is mapping:
             return
         if self._locked is not None:
@@ -210,7 +210,7 @@ class Copier:
             self._locked = mapping
 
     def seconds(self, gathered: Gathered, mapping: Mapping) -> tuple[float, float | None, bool]:
-        """How long a copy to the host takes, how long a clone in GPU memory, and whether there is room for one."""
+        """The seconds of a copy to the host, those of a clone in GPU memory, and whether there is room for a clone."""
         on_gpu = [source.tensor for source in gathered.sources if source.tensor.is_cuda]
         clone_s = None
         fits = bool(on_gpu)
@@ -242,7 +242,7 @@ class Copier:
         return copy_s, clone_s, fits
 
     def close(self) -> None:
-        """Give everything back."""
+        """Give all memory back."""
         self.join()
         self._clones = {}
         if self._locked is not None:
@@ -314,13 +314,13 @@ class Updates:
         self.seconds = time.perf_counter() - self._began
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching the optimizers."""
         for handle in self._handles:
             handle.remove()
 
 
 def _before_fork() -> None:
-    # A thread that is copying does not exist in a forked child, which must not wait for it, or find it halfway.
+    # A copying thread does not exist in a forked child. So before a fork it finishes: the child must not wait for it.
     for copier in list(_copiers):
         copier.join()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Disk:
-    """The real one."""
+    """The real file system."""
 
     def write(self, path: Path, parts: Iterable[bytes | memoryview]) -> None:
         """Write a new file and wait until it is on the device."""
@@ -19,7 +19,7 @@ class Disk:
                     rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
             with contextlib.suppress(OSError):
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # who reads it, reads what is on the device
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # so that reading the file back reads the device
         finally:
             os.close(descriptor)
 

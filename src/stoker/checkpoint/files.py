@@ -7,7 +7,7 @@
     write X.json.partial, fsync  ->  rename to X.json, fsync directory      now it counts
     read both back and compare   ->  remove older ones, manifest first
 
-A name is used once: a checkpoint that is taken again after a restore does not touch the one that was found damaged.
+A name is used once. So a checkpoint that is taken again after a restore does not overwrite one that was found damaged.
 """
 
 import itertools
@@ -91,7 +91,7 @@ def to_text(manifest: Manifest) -> bytes:
 
 
 def of_text(text: bytes) -> Manifest:
-    """A manifest as it was written, or Damaged."""
+    """Read a manifest from text. Raises Damaged."""
     body, _, rest = text.partition(b"\n")
     if rest != b"crc32 %08x\n" % zlib.crc32(body):
         raise Damaged("its manifest is damaged")
@@ -161,7 +161,7 @@ class Directory:
         return name
 
     def _make_newest(self, name: str, step: int) -> None:
-        """Date a checkpoint after others of its step, wherever the clock was put meanwhile."""
+        """Date a checkpoint after others of its step, even if the clock was set back meanwhile."""
         others = [other for other in self.names() if other != name and int(other.split("-")[0]) == step]
         latest = max((self._age(f"{other}.json") for other in others), default=0)
         if self._age(f"{name}.json") <= latest:
@@ -174,7 +174,7 @@ class Directory:
         self.disk.settle(self.path)
 
     def manifest(self, name: str) -> Manifest:
-        """The manifest of a checkpoint, or Damaged."""
+        """The manifest of a checkpoint. Raises Damaged."""
         try:
             descriptor = os.open(self.path / f"{name}.json", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with open(descriptor, "rb") as file:
@@ -186,14 +186,14 @@ class Directory:
             raise Damaged(f"its manifest cannot be read ({error.strerror})") from error
 
     def verify(self, name: str) -> Manifest:
-        """Compare every byte with its checksum; Damaged if one differs."""
+        """Compare every byte with its checksum. Raises Damaged if one differs."""
         manifest = self.manifest(name)
         for _ in self._read(name, manifest, keep=False):
             pass
         return manifest
 
     def load(self, name: str) -> tuple[Manifest, list[bytearray]]:
-        """A checkpoint and the contents of its pieces, of which every byte was compared; or Damaged."""
+        """A checkpoint and the contents of its pieces, after every byte was compared. Raises Damaged."""
         manifest = self.manifest(name)
         return manifest, list(self._read(name, manifest, keep=True))
 
@@ -244,7 +244,7 @@ class Directory:
         return whole[keep:]
 
     def sweep(self) -> None:
-        """Remove what a save left that was cut short: files without a manifest. For whoever holds the directory's lock."""
+        """Remove files without a manifest, which an interrupted save left. Only the holder of the directory's lock may."""
         entries = set(os.listdir(self.path))
         for entry in entries:
             manifest = entry.removesuffix(_PARTIAL).replace(".data", ".json")

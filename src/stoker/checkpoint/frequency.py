@@ -5,7 +5,7 @@ trigger after k iterations of T_i each waits max(0, T_s - k T_i). `interval` is 
 
     T_o + max(0, T_s - k T_i)  <=  p k T_i
 
-`Pace` starts from that and corrects it by what really happens: whatever runs beside the loop slows it, too.
+`Pace` starts from that and corrects it by what was really measured: background work slows the loop, too.
 """
 
 import math
@@ -104,7 +104,7 @@ class Pace:
         (self._beside if beside else self._alone).append(seconds - stalled_s)
 
     def plan(self, costs: Costs) -> None:
-        """Start from a profile."""
+        """Set the first interval from a profile."""
         if self.fixed is None:
             self.interval = interval(costs, _AIM * self.budget)
 
@@ -119,7 +119,7 @@ class Pace:
         self.overhead = cost_s / (iterations * iteration_s)
         if self.fixed is not None:
             return
-        # As many as pay for it, and so many that persisting is over, with some to compare with.
+        # Enough iterations to pay for the cost, to finish persisting, and to have some undisturbed ones to compare with.
         wanted = max(1, math.ceil(cost_s / (_AIM * self.budget * iteration_s)), math.ceil(len(beside) * 1.1) + 1)
         if self.overhead > self.budget or wanted > self.interval:
             self.interval = max(self.interval, wanted)

@@ -1,4 +1,4 @@
-"""The process that writes checkpoints. It knows nothing of torch, and starts in some tens of milliseconds.
+"""The process that writes checkpoints. It does not import torch, so it starts in some tens of milliseconds.
 
 It is a fresh interpreter, not a fork: the training process may have threads, a GPU, and gigabytes that a fork would have
 to share. It reads snapshots from memory that both have mapped, and is told what to do by lines of JSON on a socket:
@@ -6,8 +6,8 @@ to share. It reads snapshots from memory that both have mapped, and is told what
     {"save": STEP, "bytes": N, "lengths": [..], "document": .., "kept": false, "prune": STEP, "spared": [..]}
         ->  {"saved": STEP, "seconds": S}   or   {"failed": STEP, "why": ".."}
 
-It holds the directory's lock. If the training process dies it still finishes what it has begun, then ends: the snapshot is
-whole. Whoever comes next waits for the lock, and knows whom it waits for.
+It holds the directory's lock. If the training process dies, it finishes the save that it has begun, because the snapshot is
+whole, and then ends. The next run waits for the lock, and can name the process that holds it.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Persister:
         self._swept = False
 
     def carry_out(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Save one checkpoint; what became of it."""
+        """Save one checkpoint. Returns the reply for the training process."""
         began = time.monotonic()
         step = asked["save"]
         try:
@@ -74,10 +74,10 @@ class Persister:
 
 
 def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
-    """Serve one training process until it has no more to say."""
+    """Serve one training process until it closes its end or dies."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # they mean the training process; this one ends with it
-    os.nice(_LOWEST_PRIORITY)  # the training loop's cores are the loop's
+        signal.signal(number, signal.SIG_IGN)  # these signals are meant for the training process; this one ends with it
+    os.nice(_LOWEST_PRIORITY)  # leave the cores to the training loop
     path = Path(directory)
     channel = socket.socket(fileno=line)
     waits = _Waits(channel, owner)
@@ -85,7 +85,7 @@ def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
         while take_lock(path, owner) is None:
             holder = (path / LOCK).read_text()
             _tell(channel, {"waiting": holder})
-            # The holder's end cannot be waited for by its lock alone without being deaf to our own training process.
+            # Waiting in the kernel for the lock would not notice the end of our own training process.
             if waits.is_trainer_gone(50):
                 return
     except OSError as error:
@@ -106,10 +106,10 @@ def main(directory: str, memory: int, line: int, keep: int, owner: int) -> None:
 
 
 class _Waits:
-    """Waits for the training process: for what it says, and for its end, however it ends.
+    """Waits for messages of the training process, and for its end in any way.
 
-    The line alone would not tell of its end: processes that it forked have the line, too. Where the kernel gives no
-    descriptor of a process (a seccomp filter, perhaps), one looks twice a second whether it is still this one's parent.
+    The line alone does not tell of its end: processes that it forked hold the line, too. Where the kernel gives no
+    descriptor of a process (a seccomp filter, perhaps), this process checks twice a second whether its parent has changed.
     """
 
     def __init__(self, channel: socket.socket, owner: int) -> None:
@@ -122,7 +122,7 @@ class _Waits:
             self._is_told = True
 
     def is_trainer_gone(self, milliseconds: int) -> bool:
-        """Wait a little, unless it ends or closes the line."""
+        """Wait a little. Returns at once, and true, if the training process ends or closes the line."""
         events = self._poll.poll(milliseconds)
         if any(descriptor != self._channel.fileno() or _is_closed(self._channel) for descriptor, _ in events):
             return True
@@ -149,7 +149,7 @@ def _receive(channel: socket.socket) -> bytes:
 
 
 def _tell(channel: socket.socket, report: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # nobody is left to be told
+    with contextlib.suppress(OSError):  # the training process is gone
         channel.sendall(json.dumps(report).encode() + b"\n")
 
 

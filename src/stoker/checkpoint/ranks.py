@@ -1,6 +1,6 @@
-"""The processes of a distributed run, as far as checkpoints need them: they agree on what counts, and on when to stop.
+"""The processes of a distributed run agree on which checkpoint counts, and on when to stop.
 
-One process of each node writes. A group of its own (gloo, on the CPU) keeps these words apart from the training's.
+One process of each node writes. A process group of our own (gloo, on the CPU) keeps messages apart from the training's.
 """
 
 import json
@@ -22,16 +22,16 @@ class Ranks(Protocol):
     is_writer: bool
     is_alone: bool
     group: Any
-    """The group in which they talk, for those who talk by themselves; None if there is nobody to talk to."""
+    """The process group, for callers that send messages of their own; None for a single process."""
 
     def exchange(self, value: Any) -> list[Any]:
-        """What each process has to say, in JSON's terms, by rank. All must call it at the same step."""
+        """Send a value to all processes. Returns all values by rank, in JSON's terms. All must call it at the same step."""
 
     def any_wants_to_stop(self, here: bool) -> bool:
         """Whether a process wanted to stop at the step before. All must call it at every step, until it is true."""
 
     def part(self) -> None:
-        """Say no more. All must have heard what there was to hear."""
+        """Leave the group. All must have received all messages."""
 
 
 class Alone:
@@ -44,15 +44,15 @@ class Alone:
     group: Any = None
 
     def exchange(self, value: Any) -> list[Any]:
-        """Only our own word."""
+        """Returns only our own value."""
         return [json.loads(json.dumps(value))]
 
     def any_wants_to_stop(self, here: bool) -> bool:
-        """We do, or not."""
+        """Whether this process wants to stop."""
         return here
 
     def part(self) -> None:
-        """There is nobody to part from."""
+        """Nothing to do for a single process."""
 
 
 class Several:
@@ -66,14 +66,14 @@ class Several:
         self.group = words_apart()
         self._flag = torch.zeros((), dtype=torch.uint8)
         self._under_way: Any = None
-        # A node's ranks follow one another, and the first of them writes. Nodes need not be of one size.
+        # The ranks of a node are consecutive, and the first of them writes. Nodes may differ in size.
         own = ranks.local_rank()
         local = self.exchange(self.rank if own is None else own)
         self.is_writer = local[self.rank] == 0
         self.node = local[: self.rank + 1].count(0) - 1 if local.count(0) > 1 else None
 
     def exchange(self, value: Any) -> list[Any]:
-        """Everybody's word, by rank."""
+        """The values of all processes, by rank."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor([len(text)])
         lengths = [torch.zeros_like(length) for _ in range(self.world)]
@@ -86,12 +86,12 @@ class Several:
         return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in zip(texts, lengths, strict=True)]
 
     def any_wants_to_stop(self, here: bool) -> bool:
-        """Ask for this step, and hear the answer for the one before, which is there already."""
+        """Ask for this step, and return the answer for the step before, which has arrived already."""
         if self._under_way is not None:
             self._under_way.wait()
             self._under_way = None
             if self._flag:
-                return True  # all hear the same, and ask no more: a process may end now without leaving a question behind
+                return True  # all get the same answer, and ask no more: a process may end now without an open question
         self._flag.fill_(here)
         self._under_way = torch.distributed.all_reduce(
             self._flag, torch.distributed.ReduceOp.MAX, group=self.group, async_op=True
@@ -99,7 +99,7 @@ class Several:
         return False
 
     def part(self) -> None:
-        """Join the threads of the group. One that lets go of a tensor while the interpreter ends aborts the process."""
+        """End the group's threads. A thread that frees a tensor while the interpreter ends would abort the process."""
         group, self.group = self.group, None
         torch.distributed.destroy_process_group(group)
 

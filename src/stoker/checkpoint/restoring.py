@@ -1,4 +1,4 @@
-"""What a run goes on from: the newest checkpoint that is whole on all nodes."""
+"""Finds what a run goes on from: the newest checkpoint that is whole on all nodes."""
 
 import warnings
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Found:
     """Of its pieces."""
 
     def load_into(self, stateful: dict[str, Any]) -> Any:
-        """Give everything its state; what was saved beside that. CheckpointError if something does not fit."""
+        """Load all states. Returns what was saved beside them. Raises CheckpointError if something does not fit."""
         try:
             states, extra = state_of(self.manifest.document, self.contents)
         except CheckpointError as error:
@@ -36,7 +36,7 @@ class Found:
 
 
 def newest_whole(directory: Directory, ranks: Ranks, damaged: list[str]) -> Found | None:
-    """The newest checkpoint that all nodes have whole. None only if there is none anywhere, be it damaged.
+    """The newest checkpoint that all nodes have whole. None only if no node has any, not even a damaged one.
 
     The names of those that are damaged here are added to `damaged`.
     """
@@ -58,7 +58,7 @@ def newest_whole(directory: Directory, ranks: Ranks, damaged: list[str]) -> Foun
             raise CheckpointError(f"{directory.path / name}: {error}") from error
         whole.setdefault(manifest.step, name)
         if ranks.is_alone:
-            break  # nobody else has to agree
+            break  # a single process need not agree with others
     agreed = _agree(ranks, list(whole), bool(names), directory.path)
     if agreed is None:
         return None
@@ -68,7 +68,7 @@ def newest_whole(directory: Directory, ranks: Ranks, damaged: list[str]) -> Foun
 
 
 def _agree(ranks: Ranks, steps: list[int], are_some: bool, path: Path) -> int | None:
-    """The newest step that all nodes have whole. None if there is none anywhere, be it damaged."""
+    """The newest step that all nodes have whole. None if no node has any checkpoint, not even a damaged one."""
     said = ranks.exchange([steps, are_some])
     common: set[int] = set.intersection(*(set(theirs) for theirs, _ in said))
     if common:

@@ -1,4 +1,4 @@
-"""One checkpoint at a time on its way from memory to the disk, and what has become of it.
+"""One checkpoint at a time is copied to memory and written to disk; this module knows how far it is.
 
 IDLE  -- begin -->  COPYING  -- all in memory -->  WRITING  -- saved | failed -->  IDLE
                        \\-- failed | torn: changed meanwhile -->  IDLE
@@ -17,11 +17,11 @@ _DIED = "the process that writes checkpoints has died; it is started again"
 
 
 class Saving:
-    """The checkpoint that is under way, and what became of those before. Where nothing is written there is never one."""
+    """The checkpoint under way, and the results of earlier ones. Ranks that write nothing never have one under way."""
 
     def __init__(self, writer: Writer | None, copier: Copier, *, overlap: bool) -> None:
         self.step: int | None = None
-        """Of the one that is under way."""
+        """The step of the checkpoint under way."""
         self.overlap = overlap
         """Whether it is copied beside the loop."""
         self.durable: int | None = None
@@ -29,13 +29,13 @@ class Saving:
         self.checkpoints = self.failures = 0
         self.persist_s = 0.0
         self.damaged: list[str] = []
-        """Names of those that were found damaged, and stay as they are."""
+        """Names of checkpoints that were found damaged. They are left alone."""
         self._writer, self._copier = writer, copier
         self._copy_failed: Exception | None = None
         self._told: set[str] = set()
 
     def begin(self, step: int, gathered: Gathered, mapping: Mapping, *, kept: bool, prune: int | None) -> None:
-        """Copy what was gathered to memory of the writer's, and have it written from there."""
+        """Copy the gathered state to the writer's memory, and have it written from there."""
         writer = self._writer
         assert writer is not None
 
@@ -54,7 +54,7 @@ class Saving:
         self._copier.begin(gathered, mapping, copied, overlap=self.overlap)
 
     def hear(self, *, wait: bool = False) -> str | None:
-        """Take note of what has become of it: SAVED, TORN, or None if it has failed or is still under way."""
+        """Note how far the checkpoint is. Returns SAVED, TORN, or None if it has failed or is still under way."""
         if self.step is None or self._writer is None:
             return None
         if wait:
@@ -78,7 +78,7 @@ class Saving:
         return None
 
     def _drop(self) -> str | None:
-        """The snapshot could not be taken, or is not of one moment: then the next is copied while the loop waits."""
+        """Drop a snapshot that failed or is not of one moment. The next one is copied while the loop waits."""
         torn, failure = self._copier.torn, self._copy_failed
         self.step, self._copier.torn, self._copy_failed = None, False, None
         if not torn:
@@ -93,7 +93,7 @@ class Saving:
         return TORN
 
     def failed(self, why: str) -> None:
-        """It could not be written; the run goes on."""
+        """Warn that a checkpoint could not be written. The run goes on."""
         self.step = None
         self.failures += 1
         good = f"the one of step {self.durable} stays" if self.durable else "none is on disk yet"

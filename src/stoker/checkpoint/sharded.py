@@ -1,4 +1,4 @@
-"""Checkpoints of sharded state: torch.distributed.checkpoint writes and reads the shards, here is what makes them last.
+"""Checkpoints of sharded state: torch.distributed.checkpoint writes and reads the shards, this module makes them durable.
 
     0000000120-3f9c21aa/         what torch writes: files of shards, and .metadata
     0000000120-3f9c21aa.json     the manifest: the length and checksum of each file; its last line is its own
@@ -7,8 +7,8 @@
     fsync X.partial              ->  rename to X, fsync directory
     write X.json.partial, fsync  ->  rename to X.json, fsync directory      now it counts
 
-What goes wrong in one process is an error in all, so that none goes on with another state. torch unpickles what it reads:
-nothing is given to it before every byte is compared, nor anything that somebody else owns.
+An error in one process is raised in all, so that none goes on with another state. torch unpickles what it reads, so it gets
+only files that this user owns, and only after every byte was compared.
 """
 
 import contextlib
@@ -90,9 +90,9 @@ class ShardedCheckpoints:
         return None
 
     def prune(self, keep: int) -> list[str]:
-        """Remove whole checkpoints but the `keep` newest, and what saves have left that were cut short.
+        """Remove whole checkpoints but the `keep` newest, and the leftovers of interrupted saves.
 
-        Those with missing files or other lengths than were written are damaged: they do not count, and are left alone.
+        Checkpoints with missing files, or files of another length, are damaged: they do not count, and are left alone.
         """
         if keep < 1:
             raise ConfigError("keep is 1 or more")
@@ -100,7 +100,7 @@ class ShardedCheckpoints:
         return removed
 
     def _all(self, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Have every process do something; the results by rank. All raise if one fails: Damaged, if nothing worse."""
+        """Call a function in every process. Returns the results by rank. If one fails, all raise: Damaged, or worse."""
         said: dict[str, Any]
         cause: BaseException | None = None
         try:
@@ -129,7 +129,7 @@ class ShardedCheckpoints:
             state_dict_saver.save(state, storage_writer=writer, process_group=self._ranks.group)
 
     def _seal(self, partial: Path) -> list[tuple[str, int, int]]:
-        """Bring the files of this process to the device. Their names, lengths and checksums."""
+        """Sync the files of this process to the device. Returns their names, lengths and checksums."""
         sealed = []
         for path in partial.iterdir():
             match = _OF_A_RANK.fullmatch(path.name)
@@ -166,7 +166,7 @@ class ShardedCheckpoints:
         self._disk.settle(self._path)
 
     def _remove(self, name: str) -> None:
-        """Take back a save that has failed."""
+        """Remove the files of a failed save."""
         if self._ranks.rank == 0:
             with contextlib.suppress(OSError):
                 self._disk.unlink(self._path / f"{name}.json")
@@ -177,7 +177,7 @@ class ShardedCheckpoints:
     # ---- what each process does to load
 
     def _verify(self, name: str) -> int:
-        """Compare this process's share of the files with their checksums; the step."""
+        """Compare this process's share of the files with their checksums. Returns the step."""
         manifest, files = self._manifest(name)
         try:
             _check_owner(self._path / f"{name}.json")
@@ -257,7 +257,7 @@ def _check_owner(path: Path) -> os.stat_result:
 
 
 def _words(error: BaseException) -> str:
-    """What happened, in one line. torch gives the tracebacks of all ranks."""
+    """An error in one line. torch's own text has the tracebacks of all ranks."""
     if isinstance(error, CheckpointException):
         return "; ".join(f"rank {rank}: {failure!r}" for rank, (failure, _) in error.failures.items())
     return str(error) or repr(error)

@@ -8,14 +8,14 @@ from typing import Any
 
 
 class Signals:
-    """Takes note of some signals, from now on. Whoever has handled them before is called, too.
+    """Notes some signals from now on. The handlers that were there before are called, too.
 
     Signals belong to the main thread: in another one this hears nothing.
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self.are_heard = False
-        """Whether one has come."""
+        """Whether one of the signals has come."""
         self._owner = os.getpid()
         self._previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
@@ -24,7 +24,7 @@ class Signals:
 
     def _hear(self, number: int, frame: Any) -> None:
         previous = self._previous.get(number)
-        if os.getpid() != self._owner:  # a fork: as it would be without us
+        if os.getpid() != self._owner:  # in a forked child, act as without us
             _put_back(number, previous)
             os.kill(os.getpid(), number)
             return
@@ -33,11 +33,11 @@ class Signals:
             previous(number, frame)
 
     def take_over(self) -> None:
-        """Nobody but us hears them any more, not even after `close`."""
+        """Stop calling the earlier handlers, even after `close`."""
         self._previous.clear()
 
     def close(self) -> None:
-        """Everything as it was before."""
+        """Put the earlier handlers back."""
         for number, previous in self._previous.items():
             if signal.getsignal(number) == self._hear:
                 _put_back(number, previous)

@@ -1,8 +1,8 @@
-"""The state of a training run as a document and pieces of memory; and back.
+"""Turns the state of a training run into a document and pieces of memory, and back.
 
-Which tensors may be copied while the next forward and backward run? Those that only an optimizer's `step` changes, for
-that is where the copy is waited for: the parameters in the groups of the given optimizers, and these optimizers' own state.
-Everything else (BatchNorm's statistics, moving averages, generators, schedulers, the loader) is copied at once.
+Tensors that only an optimizer's `step` changes may be copied while the next forward and backward run, because `step` waits
+for the copy. These are the parameters in the groups of the given optimizers, and the optimizers' own state. Everything else
+(BatchNorm's statistics, moving averages, generators, schedulers, the loader) is copied at once.
 """
 
 import base64
@@ -35,7 +35,7 @@ class Source:
         self.version = version_of(tensor) if not tensor.is_inference() else 0
 
     def has_changed(self) -> bool:
-        """Whether somebody has written to it since."""
+        """Whether the tensor was written to since it was gathered."""
         return not self.tensor.is_inference() and version_of(self.tensor) != self.version
 
 
@@ -56,7 +56,7 @@ class Gathered:
         return [source.tensor.nbytes for source in self.sources]
 
     def leaf(self, value: Any) -> Any:
-        """Describe a tensor, an array or one of their kin; None if it is none of them."""
+        """Describe a tensor, an array or a similar value; None for anything else."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (np.ndarray, np.generic)):
@@ -101,7 +101,7 @@ class Gathered:
         return self._with_piece(described, tensor, tensor.untyped_storage().data_ptr() in self._later)
 
     def _with_piece(self, described: dict[str, Any], tensor: torch.Tensor, is_later: bool) -> dict[str, Any]:
-        # Tensors that are one (tied weights) are one piece. Empty ones have no address that would tell.
+        # Tensors that share memory (tied weights) are one piece. Empty ones have no address to compare.
         key = (
             (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.nbytes else len(self.sources)
         )
@@ -152,7 +152,7 @@ def _state_of(name: str, part: Any) -> Any:
 
 
 class Pieces:
-    """The contents of pieces as they were read, made into values again. What was one tensor is one again."""
+    """Makes values of the contents of pieces again. Tensors that shared memory share it again."""
 
     def __init__(self, contents: list[bytearray]) -> None:
         self.contents = contents
@@ -230,7 +230,7 @@ def check_fits(stateful: Mapping[str, Any], states: Mapping[str, Any], where: st
 
 
 def loading_order(stateful: Mapping[str, Any]) -> list[str]:
-    """Loaders first, which may find that a state is not theirs, and refuse; models and optimizers last."""
+    """Loaders first, because they may refuse a state; models and optimizers last."""
 
     def rank(name: str) -> int:
         part = stateful[name]

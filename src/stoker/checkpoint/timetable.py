@@ -44,7 +44,7 @@ class Timetable:
         return not self.is_planned and self._agreed is None and step - self.last == self._profiled // 2
 
     def agree(self, step: int, *, is_busy: bool, durable: int) -> bool:
-        """Whether no process is busy still. Everybody knows then when the next one is due, and which one counts."""
+        """Whether all processes are idle. Then all know which checkpoint counts, and when the next is due."""
         said = self._ranks.exchange([is_busy, self._ranks.is_writer, durable, self._interval])
         wanted = self.pace.fixed or max(interval for _, is_writer, _, interval in said if is_writer)
         self.committed = min(durable for _, is_writer, durable, _ in said if is_writer)
@@ -53,22 +53,22 @@ class Timetable:
         return not is_anyone_busy
 
     def taken(self, step: int) -> None:
-        """A snapshot is taken now."""
+        """Note that a snapshot is taken now."""
         self.pace.close_interval()
         self.last = step
         self.retry = False
 
     def torn(self) -> None:
-        """The last snapshot is of no use: one more at once, or when all have agreed to."""
+        """Note that the last snapshot cannot be used. Another is taken at once, or when all have agreed."""
         self.retry = self._agreed is None
 
     def plan(self, costs: Costs) -> None:
-        """The profile is over."""
+        """Set the pace when the profile is over."""
         self.is_planned = True
         self.pace.plan(costs)
 
     def state(self) -> dict[str, Any]:
-        """What a run that goes on needs, so as not to profile again."""
+        """What a resumed run needs in order not to profile again."""
         return {"planned": self.is_planned, "interval": self.pace.interval, "budget": self.pace.budget}
 
     def go_on_from(self, step: int, state: dict[str, Any]) -> None:

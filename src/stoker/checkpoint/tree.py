@@ -5,7 +5,7 @@
     {"tuple": [..]}  {"set": [..]}         {"bytes": base64}  {"complex": [re, im]}
     {"leaf": ..}                           what the caller's `leaf` made of it: tensors and arrays
 
-Only these types exist, so reading a state cannot run anything. What is none of them is refused by name.
+Only these types exist, so reading a state cannot run any code. A value of another type is refused by name.
 """
 
 import base64
@@ -53,7 +53,7 @@ def encode(value: Any, leaf: Callable[[Any], Any], where: str) -> Any:
 
 
 def decode(tree: Any, leaf: Callable[[Any], Any]) -> Any:
-    """What `encode` was given."""
+    """Undo `encode`."""
     if type(tree) is list:
         return [decode(part, leaf) for part in tree]
     if type(tree) is not dict:

@@ -61,7 +61,7 @@ class Writer:
         self._channel = ours
 
     def wait_ready(self, says: Any) -> None:
-        """Until the process holds the directory. `says` is called with whom it waits for, if it has to."""
+        """Wait until the process holds the directory's lock. If another process has it, `says` is called with its name."""
         self.start()
         while True:
             report = self.report(wait=True)
@@ -94,13 +94,13 @@ class Writer:
     def save(
         self, step: int, document: Any, lengths: list[int], *, kept: bool, prune: int | None, spared: list[str]
     ) -> None:
-        """Have the snapshot written that is in memory."""
+        """Have the snapshot in memory written."""
         assert self._channel is not None
         asked = {"save": step, "bytes": lay_out(lengths)[1], "lengths": lengths, "document": document}
         self._channel.sendall(json.dumps({**asked, "kept": kept, "prune": prune, "spared": spared}).encode() + b"\n")
 
     def report(self, *, wait: bool) -> dict[str, Any] | None:
-        """What the process says: None when it says nothing yet or, if we wait, when it is gone."""
+        """The next message of the process. None if there is none yet or, if we wait, when the process is gone."""
         while b"\n" not in self._text:
             if self._channel is None:
                 return None
@@ -133,7 +133,7 @@ class Writer:
         self._text = b""
 
     def close(self) -> None:
-        """Let it finish what it has begun, and end it."""
+        """Let the process finish what it has begun, and end it."""
         if self._channel is not None:
             self._channel.shutdown(socket.SHUT_WR)
         self._forget()

@@ -78,7 +78,7 @@ def _main(words: list[str]) -> int:
 
 
 def _leave_output() -> None:
-    """What could not be written is not tried again at exit."""
+    """Drop output that could not be written, so that Python does not try again at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do one of them."""
+    """List the caches, or remove some."""
     CACHE.check()
     if options.dir is not None and not Path(options.dir).is_dir():
         raise CommandError(f"there is no directory {options.dir}")

@@ -30,7 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Do one of them."""
+    """List, verify or export checkpoints."""
     if options.action == "export":
         (EXPORT if options.file.suffix == ".safetensors" else TORCH).check()
     directory = Directory(options.directory)

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _of_extras() -> Iterator[Finding]:
-    """Packages that not everybody needs."""
+    """Findings on the optional packages."""
     for extra in EXTRAS:
         if extra.is_installed:
             yield Finding(extra.name, extra.versions)

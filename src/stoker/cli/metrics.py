@@ -87,7 +87,7 @@ def _write(path: Path) -> None:
 
 @contextlib.contextmanager
 def _asked_to_end() -> Iterator[Callable[[float | None], bool]]:
-    """What waits for so many seconds, or for ever, and says whether this process was asked to end meanwhile.
+    """A function that waits for so many seconds, or for ever, and says whether this process was asked to end meanwhile.
 
     By a pipe, not an event: a handler runs in the thread that waits, which may hold the event's lock at that moment.
     """
@@ -113,7 +113,7 @@ def _address(text: str, *, is_public: bool) -> tuple[str, int]:
         raise CommandError(f"there is no address {host!r}: {error}") from error
     if not is_public and not all(ipaddress.ip_address(str(address).split("%")[0]).is_loopback for address in found):
         raise CommandError(
-            f"{host} can be reached from outside this host, and whoever reaches it can read the names of scripts and their "
+            f"{host} can be reached from outside this host, and others there can read the names of scripts and their "
             "speed. If that is meant, say --public."
         )
     return str(found[0]), int(port)
@@ -141,7 +141,7 @@ class _Metrics(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """A scrape every few seconds is no news."""
+        """Log nothing: there is a scrape every few seconds."""
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -155,23 +155,23 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(address, _Metrics)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Note when it has to be done."""
+        """Note the deadline of a request."""
         with self._serving:
             self._served[request] = time.monotonic() + _PATIENCE_S
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """A request that is done has no deadline any more."""
+        """Forget the deadline of a finished request."""
         with self._serving:
             self._served.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Several times a second: end what has taken too long."""
+        """Called several times a second: end requests that take too long."""
         self.cut_off(time.monotonic())
 
     def cut_off(self, now: float) -> None:
-        """Whoever reads from or writes to a client whose time is over goes on at once, and finds that it has gone."""
+        """Shut down the connection of a client whose time is over. The thread that serves it then goes on, and ends."""
         with self._serving:
             for request, deadline in self._served.items():
                 if deadline <= now:
@@ -179,12 +179,12 @@ class _Server(http.server.ThreadingHTTPServer):
                         request.shutdown(socket.SHUT_RDWR)
 
     def server_bind(self) -> None:
-        """Without asking the name service who we are."""
+        """Bind without asking the name service for this host's name."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, *_: object) -> None:
-        """A client that went away is no news."""
+        """Log nothing: a client went away."""
 
 
 def _serve(host: str, port: int) -> int:

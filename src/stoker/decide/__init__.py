@@ -1,1 +1,1 @@
-"""Profile in, plan out; pure."""
+"""From a profile to predictions, advice and a plan. Pure."""

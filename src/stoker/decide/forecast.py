@@ -21,7 +21,7 @@ def as_measured(profile: Profile) -> Share:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How many times as fast as the model says the job was seen to go."""
+    """The measured speed of a job, relative to what the model says."""
 
     cold: float = 1.0
     cached: float = 1.0
@@ -31,7 +31,7 @@ class Scale:
     """1, or more if the job was seen to go faster than the loop alone, by chance."""
 
     def at(self, hits: float) -> float:
-        """For a part of the samples that comes from the cache."""
+        """The scale if such a part of the samples comes from the cache."""
         if hits <= self.since or self.since == 1:
             return self.cold
         return self.cold + (self.cached - self.cold) * (hits - self.since) / (1 - self.since)
@@ -39,7 +39,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Asked for a share, it answers with a prediction."""
+    """Predicts the speed of a measured job under a share."""
 
     rates: Rates
     confidence: Confidence = field(default_factory=Confidence)
@@ -47,7 +47,7 @@ class Forecast:
 
     @classmethod
     def of(cls, profile: Profile) -> Self:
-        """Of a job that was measured; ConfigError if too little was."""
+        """The forecast for a profile. Raises ConfigError if too little was measured."""
         now = as_measured(profile)
         seen = profile.speed.cold or profile.speed.cached
         expected = predict(profile.rates, now)
@@ -69,7 +69,7 @@ class Forecast:
         return self._scaled(predict(self.rates, share, self.confidence), share)
 
     def rate(self, share: Share) -> float:
-        """How fast; this is quicker than all of it."""
+        """Only the speed, which is quicker to compute than the whole prediction."""
         return self._scaled(predict(self.rates, share), share).rate
 
     def _scaled(self, raw: Prediction, share: Share) -> Prediction:
@@ -108,12 +108,12 @@ class Verdict:
 
     @property
     def compute(self) -> float:
-        """The rest."""
+        """The part of the time that the loop computes."""
         return 1 - self.stall
 
 
 def verdict(profile: Profile) -> Verdict:
-    """As measured; as predicted, where the script's own loop was not."""
+    """The verdict from what was measured, or from a prediction if the script's own loop was not measured."""
     seen, stalls = profile.speed.cold or profile.speed.cached, profile.stalls
     if seen:
         return Verdict(seen, stalls.prep, stalls.fetch, limit_of(stalls.prep, stalls.fetch))

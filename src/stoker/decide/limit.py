@@ -35,7 +35,7 @@ def stalls_of(speed: Speed) -> Stalls:
 
 
 def limit_of(prep_stall: float, fetch_stall: float) -> str:
-    """The stage that the loop waits for most; the loop itself, if it hardly waits."""
+    """The stage that the loop waits for most, or the loop itself if it hardly waits."""
     if prep_stall + fetch_stall < HELD_UP:
         return "gpu"
     return "prep" if prep_stall >= fetch_stall else "fetch"

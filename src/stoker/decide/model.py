@@ -126,7 +126,7 @@ def predict(rates: Rates, share: Share, confidence: Confidence | None = None) ->
 
 
 def _moves(rates: Rates, share: Share, confidence: Confidence, rate: float, sign: int) -> float:
-    """How far the rate goes when each measured one is at an end of its interval, the others as they were measured."""
+    """How far the predicted rate moves when one measured rate is at an end of its interval, and the others stay."""
     ends = []
     for stage in ("gpu", "prep", "storage", "cache"):
         width = min(0.9, getattr(confidence, stage))
@@ -193,14 +193,14 @@ class _Job:
         self.rested = rested if self.store and rested > _SAVES * self.store(1) else 0.0
 
     def _learn_prep(self, points: dict[int, float], knee: float, cautious: bool) -> None:
-        """Apart: counts that the cores had room for, and what more workers than that made of the same cores."""
+        """Keep two kinds of measurements apart: counts of workers that had a core each, and larger counts."""
         free = {count: rate for count, rate in points.items() if count <= knee} or dict([min(points.items())])
         self.line = Curve(free, growing=not cautious)
         full = self.line(knee) if knee < math.inf else 0.0
         self.crowded = {1.0: 1.0} | {count / knee: rate / full for count, rate in points.items() if count > knee}
 
     def preparing(self, count: float, cores: float, hits: float) -> float:
-        """The rate of so many who prepare at once; misses do not have the reading from the cache in it."""
+        """The rate of so many workers that prepare at once. For misses, reading from the cache is not in it."""
         room = cores / self.busy if self.busy else math.inf
         working = min(count, room)
         if working <= 0:
@@ -227,12 +227,12 @@ class _Job:
         return cache if self.store is None or self.hits == 1 else fetch_rate(self.hits, self.store(self.readers), cache)
 
     def reading(self, count: float) -> float:
-        """The rate of so many who read at once. A store with a quota had a rest, and saved up for them."""
+        """The rate of so many workers that read at once. A store with a quota has rested, and saved up for them."""
         assert self.store is not None
         return max(self.store(count), count * self.rested)
 
     def lasting(self, rate: float, hits: float) -> float:
-        """A rate, as far as the store can go on giving it."""
+        """A rate, limited to what the store can give all the time."""
         assert self.store is not None
         return min(rate, self.store(self.readers) / (1 - hits)) if self.rested and hits < 1 else rate
 
@@ -249,7 +249,7 @@ class _Job:
         return last_root(lambda rate: self.delivered(self.cores - rate * self.loop_core_s, hits) - rate, at_most)
 
     def delivered(self, cores: float, hits: float) -> float:
-        """What the workers give to a loop that takes everything."""
+        """The workers' rate with a loop that takes every batch at once."""
         if cores <= 0:
             return 0.0
         if hits == 1 or self.store is None:
@@ -270,12 +270,12 @@ class _Job:
 
 
 def _points(points: Mapping[int, float]) -> dict[int, float]:
-    """By rising count; what is done in the training loop itself counts as one worker, unmeasured ones not at all."""
+    """Measured rates by rising count. The training loop itself counts as one worker; unmeasured counts are left out."""
     return {max(1, count): rate for count, rate in sorted(points.items()) if rate > _NOTHING}
 
 
 def _prep_points(rates: Rates, share: Share, workers: int) -> dict[int, float]:
-    """Those of the kind of workers that is asked for. `prep` is one of them, unless it is of a loader that has none."""
+    """The measured rates of this kind of workers. `prep` is one of them, unless the loader had no workers."""
     threads = _points(rates.prep_by_threads) if share.threads else {}
     if threads:
         return threads

@@ -20,9 +20,9 @@ _HALVINGS = 32
 
 
 class Curve:
-    """A rate by the number of those at work: straight between the measured counts, from nothing at 0.
+    """A rate by the number of busy workers: straight between the measured counts, from 0 at 0.
 
-    Beyond the largest it goes on as steeply as it came there, or stays as it is if not `growing`.
+    Beyond the largest count it goes on with the last slope, or stays constant if not `growing`.
     """
 
     def __init__(self, points: Mapping[int, float], *, growing: bool) -> None:
@@ -45,7 +45,7 @@ class Curve:
 def throughput(
     workers: int, prepare: Callable[[float], float], read: Callable[[float], float], misses: float, chance: float
 ) -> float:
-    """Samples per second of workers who prepare all samples and read some of them."""
+    """Samples per second of workers that prepare all samples and read some of them."""
     readers = last_root(lambda n: prepare(workers - n) * misses - read(n), float(workers))
     smooth = prepare(workers - readers)
     rates = [prepare(count) for count in range(workers + 1)]

@@ -1,8 +1,7 @@
 """Profile in, plan out: workers, prefetch and cache, each with its reason. Pure.
 
-A value is set only where the forecast says that it matters, or where it says that what there is should stay. What the
-script says itself, no plan changes: it stays as it was, and nothing is promised for it. The text of a plan has every reason
-beside its value.
+A value is set only if the forecast says that it matters, or that the present one should stay. A plan never changes what the
+script says explicitly, and promises nothing for it. The text of a plan has every reason beside its value.
 """
 
 import json
@@ -73,7 +72,7 @@ def decide(profile: Profile) -> Decision:
 
 
 def _workers(profile: Profile, forecast: Forecast, share: Share) -> Share:
-    """As many as there were, unless another number is better and the script leaves it open."""
+    """The number of workers: as before, unless another number is better and the script does not set it."""
     if "num_workers" in profile.fixed:
         return share
     best = replace(share, workers=best_workers(forecast, share))
@@ -139,7 +138,7 @@ def _kind(profile: Profile, share: Share, values: dict[str, str | int], reasons:
 
 
 def _prefetch(profile: Profile, share: Share) -> tuple[int, str]:
-    """Two stages with N batches between them lose about variance / 2N of their rate by chance, when they are balanced."""
+    """The prefetch. Two balanced stages with N batches between them lose about variance / 2N of their rate by chance."""
     if "prefetch_factor" in profile.fixed:
         return profile.prefetch, "as the script says, which no plan changes"
     hits = hit_ratio(share.cached, share.policy)

@@ -159,13 +159,13 @@ def no_advice(profile: Profile) -> str:
 
 
 def _without_ballast(settings: list[tuple[_Change, Advice]]) -> list[tuple[_Change, Advice]]:
-    """Without combinations that give hardly more than one of their parts does."""
+    """Drop combinations that give hardly more than one of their parts."""
     single = max((advice.rate for change, advice in settings if change.kind != _BOTH), default=0.0)
     return [(change, one) for change, one in settings if change.kind != _BOTH or one.rate >= (1 + WORTH) * single]
 
 
 def _ranked(forecast: Forecast, now: Prediction, changes: Iterable[_Change]) -> list[tuple[_Change, Advice]]:
-    """Those that are sure to help, the best first."""
+    """The changes that are sure to help, the best first."""
     found = []
     for change in changes:
         then = forecast(change.share)
@@ -176,7 +176,7 @@ def _ranked(forecast: Forecast, now: Prediction, changes: Iterable[_Change]) -> 
 
 
 def _least(then: Prediction) -> float:
-    """The lower end of what is expected, as far as the measured rates are sure."""
+    """The lower end of the expected speed, from the intervals of the measured rates."""
     return 2 * then.rate - then.high if then.extrapolated else then.low
 
 

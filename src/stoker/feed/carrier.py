@@ -1,10 +1,10 @@
 """The training process's side of the loader while torch carries the work.
 
 torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in three places: batches lie in slots
-and reports come over lines, batches are metered and counted as progress, and errors say who is meant.
+and reports come over lines, batches are metered and counted as progress, and errors name the worker process.
 
-This is the only module that overrides what torch's iterators do, or looks at what they keep. Iterators elsewhere are made
-of `MapIter`, and fill in `_begin_epoch`, `_obtain` and `_saw`, which are ours.
+This is the only module that overrides methods of torch's iterators, or reads their attributes. Iterators of other modules
+derive from `MapIter`, and define `_begin_epoch`, `_obtain` and `_saw`, which are ours.
 """
 
 import os
@@ -29,7 +29,7 @@ from stoker.slots.context import LinedContext
 from stoker.tensor.caching import Caching
 
 LOOK_AFTER_WORKERS_S = 2.0
-"""How often a waiting loader asks whether its workers live, should their signal not have told."""
+"""How often a waiting loader asks whether its workers live, in case no signal told it of a death."""
 
 
 class Instead:
@@ -46,7 +46,7 @@ class Instead:
 
 
 class _Watched:
-    """What our iterators have in common: a batch is obtained, timed and counted."""
+    """What all our iterators do: obtain a batch, time it and count it."""
 
     _meter: Meter
     _progress: Progress
@@ -67,7 +67,7 @@ class _Watched:
         self._count()
 
     def _count(self) -> None:
-        """Add what was counted in this process."""
+        """Add to the meter what this process has fetched."""
         if (counts := self._caching.take()) is not None:
             self._meter.add(counts)
 
@@ -108,7 +108,7 @@ class _Watched:
         return data
 
     def _pinned(self, batch: Any) -> Any:
-        """A batch that was made in this process, page-locked if the loader is to."""
+        """Page-lock a batch that was made in this process, if the loader has `pin_memory`."""
         return pin_memory(batch) if self._pin_memory else batch
 
     def _next_index(self) -> Any:
@@ -155,7 +155,7 @@ _iterators: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def refuse_in_children(iterator: Any) -> None:
-    """Have an iterator refuse to go on in forked children: a batch that one took would be missing here."""
+    """Make an iterator raise in forked children: a batch that a child took would be missing in this process."""
     _iterators.add(iterator)
 
 
@@ -218,7 +218,7 @@ class WorkersIter(_Watched, WorkersIterator):
             made, data = data, data.batch
         else:
             return data
-        # The worker was busy with this batch since it was asked for it, or since it was done with the one before.
+        # The worker began this batch when it was ordered, or when the batch before was done.
         began, self._busy_until[worker] = max(asked, self._busy_until[worker]), made.finished
         self._meter.prep_s += max(0.0, made.finished - began)
         self._arrived += made.samples
@@ -242,7 +242,7 @@ class WorkersIter(_Watched, WorkersIterator):
             raise RuntimeError(f"{str(error).rstrip()} [{how}]") from error
 
     def _has_come(self, number: Any) -> bool:
-        """Whether a batch was reported before, by a child that the dataset forked, and that has raised an error."""
+        """Whether a batch was reported before, by a child that the dataset forked and that raised an error."""
         return isinstance(number, int) and len(self._task_info.get(number, ())) != 1
 
     def _get_data(self) -> Any:
@@ -256,7 +256,7 @@ class WorkersIter(_Watched, WorkersIterator):
         raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds{self._who_is_late()}")
 
     def _late_pid(self) -> int:
-        """The process whose batch is the next, or 0 where any batch would do."""
+        """The process that prepares the next batch, or 0 where any batch may come next."""
         info = self._task_info.get(self._rcvd_idx)
         return self._workers[info[0]].pid or 0 if info is not None and self._in_order else 0
 
@@ -271,7 +271,7 @@ class WorkersIter(_Watched, WorkersIterator):
 
     @property
     def pids(self) -> list[int]:
-        """The processes that work for it."""
+        """The pids of the worker processes."""
         return [worker.pid or 0 for worker in self._workers]
 
     def close(self) -> None:
@@ -298,13 +298,13 @@ class WorkersIter(_Watched, WorkersIterator):
 
 
 class _MapStyle:
-    """For map-style datasets, of whose length torch has nothing to say in `__next__`."""
+    """For map-style datasets: torch's `__next__` checks the length of iterable datasets only."""
 
     _next_data: Callable[[], Any]
     _num_yielded: int
 
     def __next__(self) -> Any:
-        # torch opens a profiler's range for every batch, a tenth of what a small batch costs: only if somebody profiles.
+        # torch opens a profiler's range for every batch, a tenth of a small batch's cost. Only a profiler needs it.
         if profiler_enabled():
             return super().__next__()  # type: ignore[misc]
         data = self._next_data()
@@ -313,26 +313,26 @@ class _MapStyle:
 
 
 class MapIter(_MapStyle, _Watched, BaseIterator):
-    """Batches from elsewhere than an iterator of torch's: `_obtain` says where."""
+    """An iterator that does not get its batches from torch's: `_obtain` gets them."""
 
     def __init__(self, loader: Any, *, indices: Any = None, draws_seed: bool = False) -> None:
-        """Indices are the samplers' own, if no others are given. Workers may need a seed, as torch draws it."""
+        """Indices come from the loader's samplers, unless others are given. Workers may need a seed, as torch draws it."""
         self._watch(loader)
-        generator = {} if draws_seed else {"generator": torch.Generator()}  # then the user's are left alone
+        generator = {} if draws_seed else {"generator": torch.Generator()}  # then the user's generators are left alone
         super().__init__(Instead(loader, indices=indices, **generator))  # type: ignore[arg-type]
 
     @property
     def base_seed(self) -> int:
-        """For workers: theirs are this one, and those after it."""
+        """The seed of worker 0. Worker k has this number plus k."""
         return int(self._base_seed)
 
     @property
     def pins(self) -> bool:
-        """Whether batches are to be page-locked."""
+        """Whether this iterator page-locks batches."""
         return self._pin_memory
 
     def _begin_epoch(self) -> None:
-        """Another epoch begins, for the same workers."""
+        """Called when another epoch begins with the same workers."""
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:

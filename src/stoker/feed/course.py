@@ -1,7 +1,7 @@
 """The way of one process through an epoch when the loader has a seed: which samples, at which positions, in which batches.
 
-A `Route` is recognised from the loader's samplers. A `Course` turns its batches into orders for workers, and remembers
-what it ordered until it has arrived.
+A `Route` is recognised from the loader's samplers. A `Course` turns the route's batches into orders for workers, and
+remembers each order until its batch has arrived.
 """
 
 import itertools
@@ -35,7 +35,7 @@ _SAMPLER = 1 << 61
 
 
 def recognise(loader: Any, seed: int) -> Route:
-    """Find out what the samplers of a loader amount to."""
+    """Find the route that a loader's samplers describe."""
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     if batch_sampler is None or type(batch_sampler) is BatchSampler:
         size = 1 if batch_sampler is None else batch_sampler.batch_size
@@ -76,7 +76,7 @@ class _Cut(Sequence[Batch]):
 
 
 class _Whole:
-    """One process takes all."""
+    """One process takes all samples."""
 
     world = 1
     is_plain = True
@@ -139,7 +139,7 @@ class _Distributed:
         self.sampler.set_epoch(state["sampler_epoch"])
 
     def own(self, epoch: int) -> Ids:
-        # The sampler counts epochs by itself; from the one that is under way, it is taken to go on one by one.
+        # The sampler has an epoch of its own. Assume that the script raises it by one for each epoch after this one.
         return self._share(self.sampler.epoch + epoch - self._epoch, 0)
 
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
@@ -158,13 +158,13 @@ class _Distributed:
             ids: Ids = torch.randperm(count, generator=generator).numpy()
         else:
             ids = np.arange(count, dtype=np.int64)
-        # With another number of processes the padding differs, the samples that remain do not.
+        # With another number of processes the padding differs, but the remaining samples are the same.
         ids = pad(ids, self.world, drop_last=sampler.drop_last, consumed=consumed)
         return np.ascontiguousarray(share(ids, sampler.rank, self.world))
 
 
 class _OfSampler:
-    """Whatever a sampler of the user gives, drawn under the loader's seed."""
+    """The indices that a sampler of the user gives, drawn under the loader's seed."""
 
     world = 1
     is_plain = False
@@ -175,7 +175,7 @@ class _OfSampler:
         self.seed = seed
         self.generator = own_generator(loader)
         self.has_own_generator = self.generator is not None
-        # Accelerate's shards of one order: each process has a part of it, with positions apart from all others'.
+        # Accelerate shards one order: each process has a part of it, and no two processes share a position.
         self.offset = int(getattr(self.index_sampler, "process_index", 0)) << 48
         self.counting = counting_sampler(loader)
 
@@ -234,13 +234,13 @@ class _OfSampler:
 
 
 class Ordered(NamedTuple):
-    """A batch that is under way."""
+    """A batch that was ordered and has not arrived."""
 
     work: Work
-    """To prepare all of it."""
+    """The work of the whole batch, not of a part."""
     parts: int
     samples: int
-    """Of all processes together."""
+    """Samples in the batches of all processes together."""
     common: int
     """The slot that workers fill together, or NOT_COMMON."""
 
@@ -268,7 +268,7 @@ class Course:
         raise TypeError("a course has no length")
 
     def __iter__(self) -> Iterator[Work]:
-        """Begin an epoch when the first work is asked for: torch makes iterators that it does not use."""
+        """Start the epoch only when the first work is asked for: torch makes iterators that it does not use."""
         while self.ordered:  # of an epoch that was left early
             self.forget(self.ordered.popleft())
         epoch, consumed = self._progress.begin(self._itinerary)
@@ -278,7 +278,7 @@ class Course:
         yield from self._works(epoch, batches)
 
     def forget(self, batch: Ordered) -> None:
-        """Nobody will open a batch any more, and no worker is at it."""
+        """Free the common slot of a batch that nobody will open and no worker is filling."""
         if batch.common != NOT_COMMON:
             self.free_common(batch.common)
 
@@ -290,7 +290,7 @@ class Course:
             if len(window) > self._workers:
                 yield from self._order(epoch, window.popleft(), split=number == 0)
                 number += 1
-        # The last round: batches beyond a whole number of rounds are shared by all workers.
+        # The last round: batches beyond a whole number of rounds are split among all workers.
         left_over = (number + len(window)) % self._workers if self._workers else 0
         while window:
             yield from self._order(epoch, window.popleft(), split=number == 0 or len(window) < left_over)

@@ -66,10 +66,10 @@ class Membership:
         self._failures: Any = None
         self._here: tuple[Maker, TableExchange] | None = None
         self.reading: object = None
-        """Stands for the iterator that reads now."""
+        """A token of the iterator that reads now."""
 
     def start(self, loader: Any) -> None:
-        """Start its workers, unless they run already."""
+        """Start this member's workers, unless they run already."""
         if self._crew is not None or not loader.num_workers:
             return
         threads = loader.workers == "threads"
@@ -102,7 +102,7 @@ class Membership:
         self._crew = ProcessCrew(workers, self.seat.retire)
 
     def restore(self, point: Point) -> None:
-        """Go on from a point at the next `iter()`."""
+        """Have the next `iter()` go on from a point."""
         self.seat.restore(point)
         self.reading = None
 
@@ -118,7 +118,7 @@ class Membership:
             do(maker, _where(), exchange, exchange, *given)
 
     def check(self) -> None:
-        """Raise an error that a worker could not stage."""
+        """Raise the error of a worker that could not stage it."""
         if self._crew is None:
             return
         if not self._failures.empty():
@@ -138,7 +138,7 @@ class Membership:
 
 def _group_maker(loader: Any, *, threads: bool) -> Maker:
     """A maker of batches for all jobs of a group."""
-    # What never draws pays for seeding, too: to find out, a sample would have to be prepared twice.
+    # Datasets that never draw pay for seeding, too: finding out would mean preparing a sample twice.
     positions = Positions(loader.dataset, loader.seed, threads=threads, draws=True)
     collate = Samples if loader.collate_fn is torch.utils.data.default_collate else loader.collate_fn
     return PositionMaker(positions, collate, batched=is_batched(loader), stacks=False)
@@ -175,7 +175,7 @@ class _ThreadServing:
         self._failures, self._stopped = failures, stopped
 
     def __call__(self, worker: int) -> None:
-        """Work until it is stopped."""
+        """Prepare batches until the crew stops this thread."""
         exchange = TableExchange(self._staging, self._orders, self._caching, lambda: not self._stopped())
         try:
             with self._caching.active(), shown(self._duty.info(worker)):
@@ -186,7 +186,7 @@ class _ThreadServing:
 
 
 class _ProcessServing:
-    """What a worker process of a group's member does. Travels there."""
+    """What a worker process of a group's member does. It is sent there."""
 
     def __init__(
         self, duty: Duty, address: Address, orders: Orders, caching: Caching, failures: Any, *, forked: bool
@@ -196,8 +196,8 @@ class _ProcessServing:
         self._forked = forked
 
     def __call__(self, worker: int) -> None:
-        """Work until the member has gone."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process has it too, and says so
+        """Prepare batches until the member leaves or its training process ends."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process is interrupted too, and reports it
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if self._forked:
             leave_inherited()
@@ -216,13 +216,13 @@ class _ProcessServing:
 
 
 def _take_leave(staging: Staging) -> None:
-    """Remove a member whose training process is dead, and what it left."""
+    """Remove a member whose training process is dead, with the files it left."""
     with contextlib.suppress(Exception):
         leave(staging)
 
 
 class GroupIter(MapIter):
-    """One epoch of the group, batch by batch, each a copy of this job's own."""
+    """One epoch of the group. This job gets its own copy of every batch."""
 
     def __init__(self, loader: Any, membership: Membership) -> None:
         super().__init__(loader)
@@ -240,7 +240,7 @@ class GroupIter(MapIter):
         self._timeout_s = loader.timeout
 
     def _begin(self) -> None:
-        """Begin the epoch when the first batch is asked for: torch makes iterators that it does not use."""
+        """Start the epoch only when the first batch is asked for: torch makes iterators that it does not use."""
         self._has_begun = True
         member, progress = self._membership, self._progress
         member.start(self._loader)
@@ -274,7 +274,7 @@ class GroupIter(MapIter):
                         member.prepare(self._loader, task)
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Leave the epoch: the others do not wait until the rest of it is read."""
+        """Leave the epoch, so that other members do not wait for this one to read the rest."""
         member = getattr(self, "_membership", None)
         if member is not None and member.reading is self._token and not ending():
             member.reading = None
@@ -305,7 +305,7 @@ class GroupIter(MapIter):
         self._progress.saw(self._arrived * self._route.world)
 
     def _look(self, who: str, pid: int, waited_s: float) -> None:
-        """While waiting."""
+        """Called while waiting: raise errors of workers and the timeout, and warn after a while."""
         self._membership.check()
         if self._record is not None:
             self._record.late(self._meter.batches, pid)
@@ -326,7 +326,7 @@ def _seed_of(name: str) -> int:
 
 
 def _rank_of(loader: Any) -> int:
-    """Which process of its job this is. Each has its own samples, and shares them with that rank of other jobs."""
+    """The rank of this process in its job. A rank shares its samples with the same rank of other jobs."""
     rank = getattr(loader.sampler, "rank", 0)
     return rank if isinstance(rank, int) else 0
 

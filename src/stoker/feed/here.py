@@ -1,4 +1,4 @@
-"""What a loader has in one process, and a copy of it in another does not: iterators, memory, its seat and its record."""
+"""What a loader has in one process only, and a copy of it elsewhere lacks: iterators, memory, its seat and its record."""
 
 import os
 import weakref
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Here:
-    """A loader in this process. Everything is made when it is first needed."""
+    """A loader's belongings in this process. Each is made when it is first needed."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = weakref.ref(loader)
         self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that have workers."""
+        """The iterators that have workers."""
         self.spares: list[Inbox] = []
         """Slots of earlier epochs: their pages need not be made again."""
         self.collate = HereCollate()
@@ -38,7 +38,7 @@ class Here:
 
     @property
     def caching(self) -> Caching:
-        """Where samples are fetched from, and what is known of it."""
+        """How this loader's samples are fetched: from storage, or through a cache."""
         if self._caching is None:
             self._caching = Caching(self._loader())
         return self._caching
@@ -52,7 +52,7 @@ class Here:
 
     @property
     def member_so_far(self) -> Membership | None:
-        """The same, if there is one."""
+        """The loader's seat, if it has one already."""
         return self._member
 
     @property
@@ -64,14 +64,14 @@ class Here:
 
     @property
     def record(self) -> "Record | None":
-        """Where `stoker top` sees what the loader does; None where nobody shall."""
+        """The record that `stoker top` reads; None if this loader does not publish one."""
         if self._publisher != os.getpid():  # a forked child has a record of its own
             self._record, self._publisher = publish_loader(self._loader()), os.getpid()
         return self._record
 
     @property
     def scalars(self) -> Scalars:
-        """What happened since somebody last asked."""
+        """What the loader has done since the last call, as numbers."""
         if self._scalars is None:
             loader: Any = self._loader()
             self._scalars = Scalars([loader._meter])

@@ -1,4 +1,4 @@
-"""What `stoker run` adds to every loader of a script. One cannot overwrite another."""
+"""What `stoker run` adds to every loader of a script. A hook cannot overwrite another hook."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Hooks:
     """The hooks of this process."""
 
     plan: Plan = field(default_factory=Plan)
-    """For loaders that are given none."""
+    """The plan of loaders that are given none."""
     replays: bool = False
     """Whether a resumed epoch without a seed is prepared again from its start, so that augmentations are the same, too."""
     wrap: Wrap | None = None
@@ -23,7 +23,7 @@ class Hooks:
     """Called with every loader that is made."""
 
     def wrap_iterators(self, wrap: Wrap) -> None:
-        """From now on, `wrap` stands between `iter()` and iterators."""
+        """From now on, `iter(loader)` returns `wrap(...)` of the loader's iterator."""
         if self.wrap is not None:
             raise AssertionError(f"iterators are wrapped by {self.wrap} already")
         self.wrap = wrap

@@ -1,4 +1,4 @@
-"""Who makes the batches of a loader: one of our iterators, with what it needs."""
+"""Chooses the iterator for a loader, and makes it with what it needs."""
 
 import errno
 import multiprocessing
@@ -32,7 +32,7 @@ _DESCRIPTORS_PER_WORKER = 6
 
 
 def make_iterator(loader: Any) -> Any:
-    """An iterator of a loader, over one epoch; with workers that are started now, if it has any."""
+    """An iterator over one epoch of a loader. If the loader has workers, they are started now."""
     try:
         return _make(loader)
     except OSError as error:
@@ -66,7 +66,7 @@ def _make(loader: Any) -> Any:
 
 
 def _seeded(loader: Any, *, threads: bool) -> Any:
-    """With a seed: works are those of a course."""
+    """An iterator for a loader with a seed: a course says what is prepared."""
     split = loader.in_order and is_batched(loader) and not prepares_batches(loader.dataset)
     route = recognise(loader, loader.seed)
     course = Course(route, loader._progress, loader.num_workers, split=split)
@@ -107,7 +107,7 @@ def _itself(maker: Maker) -> Maker:
 
 
 def _fetching(loader: Any) -> Maker:
-    """A maker without a seed, for one worker thread: what torch's fetcher does."""
+    """A maker without a seed for one worker thread. It does what torch's fetcher does."""
     batched = is_batched(loader)
 
     def fetcher(collate: Callable[[Any], Any]) -> Any:
@@ -117,14 +117,14 @@ def _fetching(loader: Any) -> Maker:
 
 
 def _collate_here(loader: Any) -> Any:
-    """The user's `collate_fn`; torch's own collates into memory that is used again."""
+    """The user's `collate_fn`. torch's default is replaced by one that collates into memory that is used again."""
     if loader.collate_fn is not torch.utils.data.default_collate:
         return loader.collate_fn
     return loader.here.collate
 
 
 def _check_threads(loader: Any) -> None:
-    """Warn once of what threads cannot give."""
+    """Warn once of what worker threads cannot do."""
     dataset = loader.dataset
     if isinstance(dataset, torch.utils.data.IterableDataset):
         raise ConfigError("workers='threads' share one dataset, so an IterableDataset would give every sample to each")

@@ -1,8 +1,8 @@
 """What a loader is made of, in plain values: jobs that share batches must agree on it, and be told where they do not.
 
 Objects are described by their class and attributes, functions by their name and code, long lists and arrays by a digest.
-A dataset that has something in it which differs from job to job, and does not matter, says itself what it is by a
-method `__likeness__()` that returns plain values.
+If something in a dataset differs from job to job and does not matter, the dataset can describe itself: by a method
+`__likeness__()` that returns plain values.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""What a loader of ours is asked for: arguments, plan and environment, resolved once into one value that does not change.
+"""The options of a loader: arguments, plan and environment, resolved once into one value that does not change.
 
-What is given explicitly is never overruled by a plan. What means nothing is refused here, before anything is made.
+A plan never overrules an argument that was given. Options that make no sense are refused here, before anything is made.
 """
 
 import os
@@ -39,7 +39,7 @@ class Options:
     """The arguments that were given explicitly."""
 
     def resolved(self, dataset: Any, default_plan: Plan) -> "Options":
-        """With what a plan adds, and checked."""
+        """These options with those of the plan added, and checked."""
         plan = self.plan if isinstance(self.plan, Plan) else default_plan if self.plan is None else Plan.load(self.plan)
         if is_wanted() and expected.difference() is not None:
             expected.fall_back(self._asked())
@@ -47,13 +47,13 @@ class Options:
         return self._planned(plan, dataset)._checked(dataset)
 
     def _asked(self) -> list[str]:
-        """What torch's own loader cannot do."""
+        """The options that torch's own loader does not have."""
         asked = {"seed=": self.seed is not None, "group=": self.group is not None, "cache=": self.cache is not None}
         return [name for name, is_asked in (asked | {"workers='threads'": self.workers == "threads"}).items() if is_asked]
 
     def _planned(self, plan: Plan, dataset: Any) -> "Options":
-        # A subclass may have passed on what its user did not give: what is as if it were not given counts as that, too.
-        # A stream means something else with another number of workers.
+        # `given` has the user's arguments. A subclass may add others: a value other than the default counts as given, too.
+        # An iterable dataset may give other samples with another number of workers.
         found: dict[str, Any] = {}
         streams = isinstance(dataset, torch.utils.data.IterableDataset)
 
@@ -104,7 +104,7 @@ class Options:
             )
         if self.group is not None:
             raise ConfigError(
-                f"cache_policy={self.cache_policy!r} does not go with group=: samples of a group are read by whichever job "
+                f"cache_policy={self.cache_policy!r} does not go with group=: samples of a group are read by the job that "
                 "comes first, in no order that is known before. 'keep-first' works in groups."
             )
 
@@ -127,7 +127,7 @@ def is_enabled() -> bool:
 
 
 def is_wanted() -> bool:
-    """Whether they are to be."""
+    """Whether the user wants our loaders here: `STOKER_DISABLE` is not set, and this is Linux."""
     if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
         return False
     if platform.system() == "Linux":

@@ -1,4 +1,4 @@
-"""The iterator over a pool: work goes out ahead, and batches come back in their order, or as they come.
+"""The iterator over a pool: it orders work ahead, and gives batches in order, or as they arrive.
 
 Work number i goes to worker i mod N, at most `prefetch_factor` each. What torch's iterator promises is kept here: errors of
 the dataset are raised in the place of their batch, deaths and `timeout` have torch's words, `persistent_workers` stay.
@@ -18,7 +18,7 @@ from stoker.pool.work import Made, Work
 
 
 class PoolIter(MapIter):
-    """`num_workers>0`, but not over torch's own worker loop. Batches are those of the user's sampler."""
+    """`num_workers>0` without torch's worker loop. The user's sampler says what is in a batch."""
 
     _pool: Pool | None = None
     _is_over = False
@@ -32,7 +32,7 @@ class PoolIter(MapIter):
         self._due: dict[int, int] = {}
         """The worker of each work that is under way."""
         self._early: dict[int, Result] = {}
-        """What came before its turn."""
+        """Results that arrived before their turn."""
         super().__init__(loader, indices=indices, draws_seed=indices is None)
         self._in_order, self._stays = loader.in_order, loader.persistent_workers
         self._timeout_s = loader.timeout
@@ -53,7 +53,7 @@ class PoolIter(MapIter):
             self._order_next()
 
     def _next_work(self) -> Work:
-        """The next one; StopIteration after the last."""
+        """The next work to order. Raises StopIteration after the last."""
         return Work(0, 0, 0, self._next_index())
 
     def _order_next(self) -> None:
@@ -80,7 +80,7 @@ class PoolIter(MapIter):
         return self._pool.open(made)
 
     def _next_made(self) -> Made:
-        """What is due next. An error of the user's is raised here."""
+        """The result that is due next. An error of the user's dataset is raised here."""
         while True:
             if self._expected in self._early:
                 result = self._early.pop(self._expected)
@@ -103,7 +103,7 @@ class PoolIter(MapIter):
         return result
 
     def _receive(self) -> tuple[int, Result]:
-        """The next result, in the order in which they come."""
+        """The next result that arrives, in any order."""
         pool = self._pool
         assert pool is not None
         deadline = now() + self._timeout_s if self._timeout_s else float("inf")
@@ -124,7 +124,7 @@ class PoolIter(MapIter):
                 return number, result
 
     def _settle(self, number: int, result: Result) -> None:
-        """Note that a work is no longer under way, and what it took."""
+        """Note that a work is done, and how long it took."""
         self._load[self._due.pop(number)] -= 1
         if isinstance(result, Made):
             self._meter.prep_s += result.prep_s
@@ -141,7 +141,7 @@ class PoolIter(MapIter):
         )
 
     def _end(self) -> None:
-        """The epoch is over: so are the workers, if they are not to stay."""
+        """End the epoch, and the workers too unless `persistent_workers` is set."""
         if not self._stays and self._pool is not None:
             crew = self._pool.crew
             self.close()
@@ -149,7 +149,7 @@ class PoolIter(MapIter):
 
     @property
     def pids(self) -> list[int]:
-        """The processes that work for it."""
+        """The pids of the worker processes."""
         return [] if self._pool is None else self._pool.crew.pids
 
     def close(self) -> None:

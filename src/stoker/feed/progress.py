@@ -1,7 +1,7 @@
 """How far a loader has come, and how it goes on from there.
 
-A state is made of plain values and does not grow with the dataset. It counts what the training loop has seen; what was
-prepared ahead is not in it. What the epoch depends on (a sampler's generator, say) is kept as it was at the epoch's start.
+A state is made of plain values and does not grow with the dataset. It counts the batches that the training loop has seen,
+not those prepared ahead. It holds what the epoch depends on (a sampler's generator, say) as it was at the epoch's start.
 """
 
 import base64
@@ -35,10 +35,10 @@ class Itinerary(Protocol):
         """What must be the same when a state is loaded; plain values."""
 
     def state(self) -> dict[str, Any]:
-        """What else the epoch depends on; plain values."""
+        """What else the epoch depends on (generators, the sampler's epoch); plain values."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Undo what happened to the samplers since `state`."""
+        """Set the samplers back to a `state`."""
 
 
 class Route(Itinerary, Protocol):
@@ -50,17 +50,17 @@ class Route(Itinerary, Protocol):
 
     @property
     def own(self) -> Callable[[int], Ids] | None:
-        """What this process takes of an epoch, this one or one to come, if that is known."""
+        """The indices that this process takes in the current or a later epoch, if they are known."""
 
     def batches(self, epoch: int, consumed: int) -> Iterator[Batch]:
-        """The batches of an epoch, after so many samples of it, of all processes together, are consumed."""
+        """The batches of an epoch that remain after all processes together have consumed so many of its samples."""
 
     def at(self, epoch: int) -> Sequence[Batch]:
-        """All batches of an epoch, any of which can be looked up. Whatever counts epochs by itself is not asked."""
+        """All batches of an epoch, for looking up any of them. A sampler's own epoch is not used."""
 
 
 def samplers_of(loader: Any) -> Iterator[Any]:
-    """Whatever decides on a loader's order, the samplers within samplers (Accelerate's shards, say) included."""
+    """All samplers of a loader, including samplers inside samplers (Accelerate's shards, say)."""
     found = [loader.sampler, loader.batch_sampler]
     for sampler in found:
         if sampler is not None and len(found) <= _SAMPLERS:
@@ -70,12 +70,12 @@ def samplers_of(loader: Any) -> Iterator[Any]:
 
 
 def counting_sampler(loader: Any) -> Any:
-    """The sampler that counts epochs, or None."""
+    """The sampler that has `set_epoch`, or None."""
     return next((s for s in samplers_of(loader) if hasattr(s, "set_epoch") and hasattr(s, "epoch")), None)
 
 
 def own_generator(loader: Any) -> torch.Generator | None:
-    """The generator that samplers draw from, if it is theirs alone."""
+    """The samplers' own generator, or the loader's; None if they draw from torch's default."""
     sources = [*samplers_of(loader), loader]
     return next((g for source in sources if (g := getattr(source, "generator", None)) is not None), None)
 
@@ -112,7 +112,7 @@ class Progress:
         return self._resume is not None and self._resume["_num_yielded"] > 0
 
     def begin(self, itinerary: Itinerary) -> tuple[int, int]:
-        """An epoch begins, or one that was interrupted goes on: its number, and the samples consumed of it."""
+        """Begin an epoch, or go on with an interrupted one. Returns its number, and how many samples of it are consumed."""
         resume, self._resume = self._resume, None
         self.ended = False
         if resume is not None:
@@ -120,7 +120,7 @@ class Progress:
             if resume.get("begun", resume["_num_yielded"]):
                 itinerary.restore(samplers)
             elif itinerary.has_own_generator and "generator" in samplers:
-                # Between epochs the rest is the training loop's: it may have set an epoch, or a seed, for the one to come.
+                # Between epochs only this is restored: the loop may have set an epoch, or a seed, for the next one.
                 itinerary.restore({"generator": samplers["generator"]})
             self.epoch, self.samples, self.batches = resume["epoch"], resume["samples"], resume["_num_yielded"]
         else:
@@ -131,12 +131,12 @@ class Progress:
         return self.epoch, self.samples
 
     def saw(self, samples: int) -> None:
-        """The training loop has got a batch."""
+        """Count a batch that the training loop got."""
         self.samples += samples
         self.batches += 1
 
     def end(self) -> None:
-        """The epoch is over."""
+        """Note that the epoch is over."""
         self.ended = True
 
     def state(self, itinerary: Itinerary, seed: int | None) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Progress:
         """Go on from a state at the next iter()."""
         check_state(state, {"seed": seed, **itinerary.describe()})
         self._resume = resume = dict(state)
-        # Accelerate's dispatcher takes back batches that it has read ahead, in torchdata's terms.
+        # Accelerate's dispatcher subtracts batches that it has read ahead. It does so in torchdata's fields.
         counted, seen = resume.get("batches", resume["_num_yielded"]), resume["_num_yielded"]
         if 0 <= seen < counted:
             resume["samples"] = resume["samples"] // counted * seen
@@ -185,12 +185,12 @@ def check_state(state: Any, order: dict[str, Any]) -> None:
 
 
 def is_batched(loader: Any) -> bool:
-    """Whether a loader makes batches of samples; or else a dataset does, or there are none."""
+    """Whether the loader puts samples together to batches. If not, the dataset does, or there are no batches."""
     return loader.batch_sampler is not None
 
 
 def index_sampler(loader: Any) -> Any:
-    """What gives the indices of each batch, or of each sample where there are no batches."""
+    """The sampler that gives the indices of each batch, or of each sample where there are no batches."""
     return loader.batch_sampler if is_batched(loader) else loader.sampler
 
 
@@ -227,7 +227,7 @@ class TorchItinerary:
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Set them back."""
+        """Set the generator and the sampler's epoch back to a `state`."""
         if "generator" in state:
             set_generator(self.generator, state["generator"])
         if "default" in state:

@@ -1,6 +1,6 @@
-"""What a loader says of itself to `stoker top`, when it is first iterated.
+"""What a loader publishes for `stoker top` when it is first iterated.
 
-Arguments of the script are not among it: they may be secrets.
+The script's arguments are not published: they may be secrets.
 """
 
 import itertools
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 def publish_loader(loader: Any) -> Record | None:
-    """A record for a loader in this process, or None where nobody shall see it, or could."""
+    """Make a record for a loader in this process. None if publishing is off or not possible."""
     pid, started = process.own()
     if not started:
         return None
@@ -51,7 +51,7 @@ def publish_loader(loader: Any) -> Record | None:
 
 
 def _seat(loader: Any) -> dict[str, Any]:
-    """Where it is in its group, if it is in one."""
+    """The loader's group and member number, if it is in a group."""
     member = loader.here.member_so_far
     if member is None:
         return {}
@@ -60,7 +60,7 @@ def _seat(loader: Any) -> dict[str, Any]:
 
 
 def script_name() -> str:
-    """What this process runs, without its arguments."""
+    """The name of the script that this process runs, without its arguments."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:
         return f"-m {spec.name.removesuffix('.__main__')}"
@@ -73,7 +73,7 @@ def _name(dataset: Any) -> str:
 
 
 def _length(loader: Any) -> int:
-    """Batches in an epoch, if nobody but torch is asked; else 0."""
+    """The number of batches in an epoch, if torch alone can tell; else 0."""
     batches: Any = loader.batch_sampler
     sampler: Any = loader.sampler if batches is None else getattr(batches, "sampler", None)
     if type(sampler) not in _KNOWN or (batches is not None and type(batches) is not BatchSampler):

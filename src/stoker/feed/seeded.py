@@ -1,4 +1,4 @@
-"""Iterators of a loader with a seed: the works are those of a course, and what is made depends on positions alone."""
+"""Iterators of a loader with a seed: a course says what is prepared, and the result depends on positions alone."""
 
 import contextlib
 import itertools
@@ -45,7 +45,7 @@ class SeededInlineIter(MapIter):
 
 
 class SeededPoolIter(PoolIter):
-    """`num_workers>0`, with a seed. Batches that were ordered in parts are put together here."""
+    """`num_workers>0`, with a seed. It puts together batches that were ordered in parts."""
 
     def __init__(
         self, loader: Any, course: Course, here: PositionMaker, start: Callable[[Any], Pool], *, has_rows: bool
@@ -92,7 +92,7 @@ class SeededPoolIter(PoolIter):
         if all(part.is_part and part.layout == parts[0].layout for part in parts):
             return pool.open_common(parts)
         self._course.forget(ordered)
-        # Threads have drawn from this process's generators meanwhile, and draw on: there is no state to go back to.
+        # Worker threads draw from this process's generators at any time, so there is no state to go back to.
         with contextlib.nullcontext() if self._here.positions.threads else generators_restored(), _one_thread():
             lists = [None if part.is_part else pool.open(part) for part in parts]
             if all(type(samples) is list for samples in lists):

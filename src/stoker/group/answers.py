@@ -15,7 +15,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """First it has to be said how many batches this epoch has."""
+    """The process has to say first how many batches this epoch has."""
 
     epoch: int
 
@@ -25,17 +25,17 @@ Task = Prepare | Draw
 
 @dataclass(frozen=True, slots=True)
 class WaitForRoom:
-    """There is no room for the batch until others were read."""
+    """There is no room for the batch until other batches are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    """The batch is to be given up: another process has claimed it by now, or something else is to be done first."""
+    """The process must give up the batch: another process has claimed it by now, or something else comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """The batch would never fit."""
+    """The batch is larger than all of the group's memory."""
 
     budget_bytes: int
 

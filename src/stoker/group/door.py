@@ -48,7 +48,7 @@ _at_door = threading.Lock()
 
 def _after_fork_in_child() -> None:
     global _at_door
-    _at_door = threading.Lock()  # a thread that is not in this process may have held it
+    _at_door = threading.Lock()  # a thread of the parent may have held it at the fork
     _entered.clear()
 
 
@@ -72,7 +72,7 @@ def home() -> Path:
 def enter(
     name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
 ) -> tuple[Address, dict[str, Any], int]:
-    """Join a group, or open it. Returns where it is, what its members have in common, and a lock to close on leaving."""
+    """Join a group, or open one. Returns where it is, what its members have in common, and a lock to close on leaving."""
     try:
         return _enter(name, about, differences, budget_bytes, cores, label)
     except folders.NotOwnError as error:
@@ -84,7 +84,7 @@ def enter(
 
 
 def no_room(name: str) -> ResourceError:
-    """The error that says that there is no space for a group, and what to do."""
+    """The error for a lack of space for a group. It says what to do."""
     place = folders.home().parent
     free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
     return ResourceError(
@@ -124,7 +124,7 @@ def _enter(
             if stream.name not in entered:
                 misfits.append(what)
         if misfits:
-            # What this process has joined is for its other loaders. What it has not joined is what this loader should fit.
+            # Groups that this process has joined belong to its other loaders. This loader should fit one of the rest.
             what = min(misfits, key=len)
             raise ConfigError(f"this loader does not fit the group {name!r}: " + "; ".join(what))
         stream = _open(folder, about, Group(StagingRoom(budget_bytes), cores=cores))
@@ -226,7 +226,7 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
         opened.append(lambda: close_lock(presence))
         fcntl.flock(presence, fcntl.LOCK_SH)
         with table.change() as group:
-            # The other ranks of a job have groups of their own: only by counting do all read the same epoch.
+            # The ranks of a job have a group each. They read the same epoch only if every rank counts epochs itself.
             counts = about.get("world", 1) > 1
             number = group.join(here, label, descriptor, time.monotonic(), counts=counts)
     except BaseException:
@@ -251,7 +251,7 @@ def _open_memory(table: Table) -> int:
 
 
 def leave(staging: Staging) -> None:
-    """Remove a member, this process's or a dead one, from its group, and the group with its last member."""
+    """Remove a member from its group: this process's own, or a dead one. The last member's group is removed, too."""
     folder = staging.folder
     with staging.table.change() as group:  # first, because opening the door may fail: too many open files, say
         group.leave(staging.member, process.is_alive)

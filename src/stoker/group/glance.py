@@ -27,7 +27,7 @@ def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.GroupView]:
                 folder = home() / facts.group
                 folders.check(folder.parent.parent, folder.parent, folder)
                 if json.loads((folder / facts.stream / "about").read_text())["version"] != VERSION:
-                    continue  # its table means something else
+                    continue  # its table is of another version
                 table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:
                     values, holder = glance(table), holder_of(table)
@@ -41,7 +41,7 @@ def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.GroupView]:
 
 
 def _group(key: groups.Key, state: GroupState, holder: str, *, is_here: bool) -> groups.GroupView:
-    """A group without its dead members. Which are dead cannot be told of a group in another container."""
+    """A group without its dead members. In a group of another container nobody here can tell which are dead."""
     everybody = {one for member in state.members.values() for one in (member.process, *member.workers)}
     living = {one for one in everybody if not is_here or process.is_alive(*one)}
     found = [(pid, process.find(pid)) for pid, _ in living] if is_here else []
@@ -83,7 +83,7 @@ def _group(key: groups.Key, state: GroupState, holder: str, *, is_here: bool) ->
 
 
 def _behind(state: GroupState, point: Point, first: Point) -> int:
-    """Batches between two points, as if all epochs had as many as those that are known."""
+    """The number of batches between two points. Epochs of unknown length count as long as known ones."""
     steps = max((epoch.steps for epoch in state.epochs.values()), default=0)
     return max(0, (first[0] - point[0]) * steps + first[1] - point[1])
 

@@ -35,7 +35,7 @@ STANDINGS = {
 
 
 class IllegalChange(RuntimeError):  # noqa: N818
-    """Something cannot happen to a member in its state. A mistake of the caller's."""
+    """This event cannot happen to a member in this state: the caller has a bug."""
 
 
 def next_phase(phase: int, event: str) -> int:

@@ -35,29 +35,29 @@ class Member:
 
     @property
     def point(self) -> Point:
-        """The batch that it reads next."""
+        """The batch that the member reads next."""
         return self.epoch, self.step
 
     @property
     def is_reading(self) -> bool:
-        """Whether it is within an epoch."""
+        """Whether the member is within an epoch."""
         return self.phase >= READING
 
     @property
     def furthest(self) -> Point:
-        """Its workers prepare batches before this point when no other member needs them."""
+        """The point up to which this member's workers prepare batches that no other member needs."""
         return self.epoch, self.step + 2 * len(self.workers) + 2
 
     def holds(self, point: Point) -> bool:
-        """Whether a batch must not be taken away from it: it copies the batch, or waits for it."""
+        """Whether this member copies a batch, or waits for it: then the batch must stay."""
         return self.phase >= WAITING and self.epoch == point[0] and self.step == point[1]
 
     def change_phase(self, event: str) -> None:
-        """Do what an event of `life.PHASES` does to it."""
+        """Apply an event of `life.PHASES` to this member."""
         self.phase = next_phase(self.phase, event)
 
     def change_standing(self, event: str) -> None:
-        """Do what an event of `life.STANDINGS` does to it."""
+        """Apply an event of `life.STANDINGS` to this member."""
         self.standing = next_standing(self.standing, event)
 
 
@@ -76,7 +76,7 @@ class StagedBatch:
 
     @property
     def point(self) -> Point:
-        """When it is read."""
+        """The (epoch, step) at which this batch is read."""
         return self.epoch, self.step
 
 

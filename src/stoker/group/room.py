@@ -1,4 +1,4 @@
-"""Where staged batches lie: in slots, whose bytes together stay within a budget. Rules, and nothing else."""
+"""Staged batches lie in slots. All slots together stay within a budget of bytes. Pure rules."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -32,15 +32,15 @@ class StagingRoom:
 
     @property
     def staged_bytes(self) -> int:
-        """What all slots occupy."""
+        """The bytes that all slots occupy."""
         return sum(self.capacities)
 
     def fits(self, size: int, taken: Collection[int]) -> bool:
-        """Whether there is room for so many bytes if only these slots are taken."""
+        """Whether so many bytes fit beside the taken slots."""
         return sum(self.capacities[slot] for slot in {*taken, *self.lost}) + size <= self.budget_bytes
 
     def occupy(self, size: int, taken: Collection[int]) -> Slot | None:
-        """Make a slot of so many bytes beside those that are taken; None if there is no room for it."""
+        """Make a slot of so many bytes beside the taken ones; None if there is no room for it."""
         if not self.fits(size, taken):
             return None
         free = [slot for slot in range(len(self.capacities)) if slot not in taken and slot not in self.lost]

@@ -1,4 +1,4 @@
-"""Which member of a group reads what, what is staged, and what is prepared next: rules, and nothing else.
+"""Which member of a group reads what, what is staged, and what is prepared next. Pure rules.
 
 A member reads the batches of an epoch in their order; its *point* is the (epoch, step) that it reads next. A batch is
 prepared when a member needs it, by any worker that asks for a task, and goes when every awaited member is beyond it:
@@ -62,7 +62,7 @@ class Group(GroupState):
     # ---- members
 
     def join(self, process: ProcessId, label: str, descriptor: int, now: float, *, counts: bool = False) -> int:
-        """A member comes, for the first epoch that has not begun; one that counts itself, for epoch 0."""
+        """A member comes. It reads the first epoch that has not begun; one that counts epochs itself reads epoch 0."""
         number, self.joined = self.joined, self.joined + 1
         first = self.first_unbegun()
         member = Member(number, process, label, descriptor, 0 if counts else first, 0, now, counts=counts)
@@ -72,7 +72,7 @@ class Group(GroupState):
         return number
 
     def begin(self, number: int, now: float) -> int:
-        """A member begins its next epoch, and leaves the one that it is in the middle of. Returns which epoch it is."""
+        """A member begins its next epoch, and leaves the one that it has not finished. Returns the new epoch's number."""
         member = self.members[number]
         self.rest(number, now)
         if member.standing == PASSED_BY and not member.step and not member.counts:
@@ -84,7 +84,7 @@ class Group(GroupState):
         return member.epoch
 
     def rest(self, number: int, now: float) -> None:
-        """A member that is within an epoch reads no more of it. If it has read any of it, the next one comes then."""
+        """A member reads no more of its epoch. If it has read any batch of it, its next epoch is the one after."""
         member = self.members[number]
         if member.is_reading:
             member.change_phase("rest")
@@ -183,23 +183,23 @@ class Group(GroupState):
         return task
 
     def slept(self, part: float) -> None:
-        """A worker has slept for a part of the time that a batch took."""
+        """Note the part of a batch's time during which its worker slept."""
         self.asleep += (min(1.0, max(0.0, part)) - self.asleep) / 8
 
     def draw(self, epoch: int, steps: int, digest: str) -> str:
-        """A process has found out what an epoch consists of. Returns the digest of the process that was first."""
+        """A process tells the length and digest of an epoch. Returns the digest that the first process told."""
         self.to_wake |= {WORK, BATCHES}
         return self.epochs.setdefault(epoch, Epoch(steps, digest)).digest
 
     def assign_slot(self, point: Point, process: ProcessId, size: int) -> RoomAnswer:
-        """Give a batch of so many bytes, which a process has claimed and prepared, a slot."""
+        """Give a slot to a batch of so many bytes that a process has claimed and prepared."""
         batch = self.batches.get(point)
         if batch is None or batch.process != process or batch.state not in (CLAIMED, WANTS_ROOM):
             return LetGo()
         if size > self.room.budget_bytes:
             return TooLarge(self.room.budget_bytes)
         if not self.members[batch.member].workers and self.ready_batch(batch.member) is not None:
-            return LetGo()  # the reader itself prepares, and the batch that it has to read may be in the way
+            return LetGo()  # the reader prepares it itself, so it must not hold the room of the batch that it reads next
         self._make_room(point, size)
         slot = self.room.occupy(size, self.taken())
         if slot is None:
@@ -214,7 +214,7 @@ class Group(GroupState):
         return slot
 
     def reserve(self, point: Point, process: ProcessId) -> Slot | None:
-        """Give a batch whose size is not known yet a slot as large as the largest so far, if there is one at once."""
+        """Give a batch of unknown size a slot as large as the largest so far, if one is free at once."""
         batch = self.batches.get(point)
         if batch is None or (batch.process, batch.state) != (process, CLAIMED) or not self.largest:
             return None
@@ -226,7 +226,7 @@ class Group(GroupState):
         return slot
 
     def give_back(self, point: Point, process: ProcessId, slot: int) -> None:
-        """The slot that was reserved for a batch is too small for it."""
+        """Free the slot that was reserved for a batch: it is too small."""
         batch = self.batches.get(point)
         if batch is not None and (batch.process, batch.slot, batch.state) == (process, slot, FILLING):
             batch.slot, batch.state = NOWHERE, CLAIMED
@@ -253,7 +253,7 @@ class Group(GroupState):
                 self.to_wake.add(WORK)
 
     def publish(self, point: Point, process: ProcessId, slot: int, length: int) -> bool:
-        """A batch of so many bytes is ready. False: it is no longer this process's to publish, and to be let go."""
+        """A batch of so many bytes is ready. False if this process must let it go: its claim is lost."""
         batch = self.batches.get(point)
         if batch is None or (batch.process, batch.slot, batch.state) != (process, slot, FILLING):
             return False
@@ -276,17 +276,17 @@ class Group(GroupState):
     # ---- reading
 
     def start_waiting(self, number: int) -> None:
-        """A member waits for its next batch, which is not taken away before the member has copied it."""
+        """A member waits for its next batch. The batch is kept until the member has copied it."""
         self.members[number].change_phase("start_waiting")
 
     def stop_waiting(self, number: int) -> None:
-        """A batch that a member waits for may be taken away to make room: the member does not come for it."""
+        """A member does not wait any more: its next batch may be dropped to make room."""
         if self.members[number].phase == WAITING:
             self.members[number].change_phase("stop_waiting")
         self.to_wake.add(WORK)
 
     def start_copying(self, number: int) -> None:
-        """A member copies its next batch, which is ready and stays where it is until `finish_copying`."""
+        """A member begins to copy its next batch, which is ready. The batch stays in its slot until `finish_copying`."""
         if self.ready_batch(number) is None:
             raise life.IllegalChange("start_copying: the batch is not ready")
         self.members[number].change_phase("start_copying")
@@ -298,7 +298,7 @@ class Group(GroupState):
         self._move(member, (member.epoch, member.step + 1), now)
 
     def finish_epoch(self, number: int) -> None:
-        """A member has read all batches of its epoch. The next one comes then."""
+        """A member has read all batches of its epoch. It reads the next epoch after that."""
         if not self.has_read_all(number):
             raise life.IllegalChange("finish_epoch: there are batches to read")
         member = self.members[number]

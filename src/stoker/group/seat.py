@@ -1,4 +1,4 @@
-"""A member of a group, in the process that reads: it copies batches, or waits for them and knows why."""
+"""A member of a group, in the process that reads. It copies batches, or waits for them and can say why."""
 
 import contextlib
 import os
@@ -37,9 +37,9 @@ class GroupStats:
     prepared: int
     """Batches that were prepared by any member since the group was opened."""
     repeated: int
-    """Those of them that had been prepared before: for a member that came back, or because they had to make room."""
+    """Prepared batches that had been prepared before: for a member that came back, or because they had been dropped."""
     taken_over: int
-    """Those of them that a member had claimed which then left or died."""
+    """Prepared batches that another member had claimed before it left or died."""
     passed_by: int
     """How often the others stopped waiting for a member."""
     staging_bytes: int
@@ -87,7 +87,7 @@ class Seat:
         return self.owner == os.getpid() and self.close.alive
 
     def begin(self) -> Point:
-        """Begin the next epoch, or go on with one that was restored. Returns the batch that is read first."""
+        """Enter the next epoch, or go on with one that was restored. Returns the batch that is read first."""
         with self.staging.table.change() as group:
             self._check(group)
             group.begin(self.address.member, time.monotonic())
@@ -119,7 +119,7 @@ class Seat:
 
     @contextlib.contextmanager
     def turn(self, patience: "Patience") -> Iterator[Turn]:
-        """What this reader does next. A batch is to be copied within the body; its slot may be used again afterwards."""
+        """What this reader does next. If that is a batch, copy it within the body: its slot is free afterwards."""
         self._limit_s = float("inf") if patience.limit_s is None else patience.limit_s
         try:
             turn = self._wait_for_turn(patience)
@@ -187,7 +187,7 @@ class Seat:
             return True
 
     def _limit_for(self, late: Member, reason: Reason) -> float:
-        """How long to wait for another member. One of this same process cannot read on while this one waits."""
+        """How long to wait for another member. A member of this process cannot go on while this one waits."""
         if reason.kind == ASLEEP:
             return LOOK_S
         if reason.kind != ROOM:
@@ -240,7 +240,7 @@ class Patience:
 
 
 def name_of(member: Member) -> str:
-    """A member in words."""
+    """What messages call a member."""
     return f"{member.label} (pid {member.process[0]})"
 
 
@@ -248,7 +248,7 @@ _seats: "weakref.WeakSet[Seat]" = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """A forked child is not a member: it must not keep the memory and the locks."""
+    """A forked child is not a member, so it closes the memory and the locks."""
     for seat in list(_seats):
         if seat.close.alive:
             seat.close.detach()

@@ -1,8 +1,8 @@
 """Batches of a group in memory that its processes share, and how workers put them there.
 
 The memory has no name. A process opens it through a living member (`/proc/PID/fd/N`, which only this user may open). It is
-gone when the last member ends, in whatever way, and the size of /dev/shm does not bound it. The kernel says which processes
-are alive; a process that waits asks it from time to time.
+gone when the last member ends, even by a kill, and the size of /dev/shm does not bound it. The kernel says which processes
+are alive; a process that waits asks the kernel from time to time.
 """
 
 import os
@@ -45,7 +45,7 @@ class Address:
 
 
 def default_bytes() -> int:
-    """How much memory a group may use for batches, unless `group_bytes` says."""
+    """How much memory a group may use for batches without `group_bytes`."""
     return max(1 << 20, min(_MOST_BYTES, headroom_bytes() // 4))
 
 
@@ -93,12 +93,12 @@ class Staging:
         return None
 
     def draw(self, epoch: int, steps: int, digest: str) -> str:
-        """Say what an epoch consists of. Returns the digest that holds in the group."""
+        """Tell the length and digest of an epoch. Returns the digest that holds in the group."""
         with self.table.change() as group:
             return str(group.draw(epoch, steps, digest))
 
     def publish(self, point: Point, parts: list[Bytes], asleep: float = 0.0) -> bool:
-        """Stage a batch that this process has claimed, and wait for room if need be. False if it had to be let go."""
+        """Stage a batch that this process has claimed; wait for room if needed. False if the batch had to be let go."""
         length = sum(part.nbytes for part in parts)
         number = NOWHERE
         try:
@@ -120,7 +120,7 @@ class Staging:
         return False
 
     def reserve(self, point: Point) -> Slot | None:
-        """A slot in which to make a batch that this process has claimed; None if there is none at once."""
+        """A slot in which to make a batch that this process has claimed; None if no slot is free at once."""
         with self.table.change() as group:
             before = group.room.staged_bytes
             slot: Slot | None = group.reserve(point, self.process)
@@ -129,18 +129,18 @@ class Staging:
             return slot
 
     def give_back(self, point: Point, slot: int) -> None:
-        """Say that a slot that was reserved is not used."""
+        """Free a reserved slot that is not used."""
         with self.table.change() as group:
             group.give_back(point, self.process, slot)
 
     def finish(self, point: Point, slot: int, length: int, asleep: float) -> bool:
-        """Say that a batch is in its slot. False if it is no longer this process's."""
+        """Say that a batch is in its slot. False if this process has lost its claim."""
         with self.table.change() as group:
             group.slept(asleep)
             return bool(group.publish(point, self.process, slot, length))
 
     def _use(self, group: Group, slot: Slot, before: int) -> None:
-        """Give back the memory of other slots that this one has instead, and check that there is enough."""
+        """Give back the memory of the slots that this one replaces, and check that there is enough for it."""
         for one in slot.given_back:
             self.memory.discard(one * _STRIDE, _STRIDE)
         more = group.room.staged_bytes - before
@@ -214,7 +214,7 @@ class _Shifted(PrivateMemory):
 
 
 def _all_of(move: Callable[[int, Any, int], int], descriptor: int, content: Bytes, offset: int) -> None:
-    """Read or write all bytes. Not by a mapping: each process would pay for every page that it first touches."""
+    """Read or write all bytes. A mapping would cost each process a page fault for every page."""
     done = 0
     while done < content.nbytes:
         moved = move(descriptor, content[done:], offset + done)

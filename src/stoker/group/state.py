@@ -1,6 +1,6 @@
-"""A group at one moment: what is known of it, and what follows from that.
+"""The state of a group at one moment, and questions about it.
 
-Everything here is a question and changes nothing. The rules by which a group changes are in `rules`.
+Nothing here changes a group. The rules by which a group changes are in `rules`.
 """
 
 import zlib
@@ -32,7 +32,7 @@ _FEWEST_AHEAD = 16
 
 @dataclass(slots=True)
 class GroupState:
-    """What is known of a group."""
+    """A group's members, batches, epochs and slots."""
 
     room: StagingRoom
     members: dict[int, Member] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class GroupState:
     # ---- where the members are
 
     def first(self) -> Point | None:
-        """What the last of the awaited members reads next."""
+        """The point of the awaited member that is furthest behind."""
         return min(((one.epoch, one.step) for one in self.members.values() if one.standing == AWAITED), default=None)
 
     def last(self) -> Member | None:
@@ -71,12 +71,12 @@ class GroupState:
         return (member for member in self.members.values() if member.standing == AWAITED)
 
     def first_unbegun(self) -> int:
-        """The first epoch of which no member has read a batch."""
+        """The first epoch that no member has begun to read."""
         leading = list(self.awaited()) or self.members.values()
         return max((member.epoch + (member.step > 0) for member in leading), default=0)
 
     def lacks_workers(self, number: int, *, is_late: bool) -> bool:
-        """Whether a member without workers has to prepare batches itself: no workers are there, or they may be stopped."""
+        """Whether a member without workers must prepare batches itself: the group has none, or they may be suspended."""
         member = self.members[number]
         has_begun = member.epoch in self.epochs and member.point in self.batches
         is_alone = member.standing != AWAITED
@@ -96,7 +96,7 @@ class GroupState:
     # ---- what is needed next
 
     def needed_next(self, member: Member) -> Task | None:
-        """What the workers of a member should do first, of all that may be done now."""
+        """The most urgent task that a member's worker may do now."""
         if member.standing == LEAVING:
             return None
         is_alone = member.standing != AWAITED
@@ -114,7 +114,7 @@ class GroupState:
         return None
 
     def _next_of(self, epoch: int, first: int, only: Member | None = None) -> Task | None:
-        """What is next to prepare of an epoch that is read from a step on, by all members or by one only."""
+        """The next task in an epoch that is read from a step on, by all members or by one only."""
         known = self.epochs.get(epoch)
         if known is None:
             return Draw(epoch)
@@ -130,7 +130,7 @@ class GroupState:
         return Prepare(point) if is_due else None
 
     def _has_processors(self) -> bool:
-        """Whether one more worker would have a processor: more workers would only take turns, and push out caches.
+        """Whether there is a processor for one more worker. Without one, workers would only take turns and spoil caches.
 
         A batch that a member needs right now is prepared anyway.
         """
@@ -138,11 +138,11 @@ class GroupState:
         return working < max(1.0, self.cores / max(0.05, 1.0 - self.asleep))
 
     def is_behind(self, point: Point) -> bool:
-        """Whether all awaited members are beyond a point."""
+        """Whether a point is behind all awaited members."""
         return point < (self.first() or point)
 
     def is_out_of_turn(self, batch: StagedBatch) -> bool:
-        """Whether the worker of a batch that wants room should do something else, which is needed before it."""
+        """Whether a batch wants room while its worker has a more urgent task."""
         needed = self.needed_next(self.members[batch.member])
         if needed is None:
             return False
@@ -156,7 +156,7 @@ class GroupState:
         return any(member.epoch < epoch and member.is_reading for member in self.awaited())
 
     def _has_room(self, epoch: int, *, half: bool) -> bool:
-        """Whether one more batch may be prepared before others were read; half of the room is for members behind."""
+        """Whether one more batch may be prepared before others are read. Half of the room is kept for members behind."""
         if any(batch.state == WANTS_ROOM for batch in self.batches.values()):
             return False
         workers = sum(len(member.workers) for member in self.members.values())
@@ -195,7 +195,7 @@ class GroupState:
     # ---- as plain values
 
     def values(self) -> list[Any]:
-        """All of it, as plain values."""
+        """The whole state as plain values."""
         members = list(map(_member_row, self.members.values()))
         batches = list(map(_batch_row, self.batches.values()))
         epochs = [(epoch, e.steps, e.digest, e.gone) for epoch, e in self.epochs.items()]

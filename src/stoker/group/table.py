@@ -1,13 +1,13 @@
-"""A small state that unrelated processes share: changed by one at a time, whole or not at all, and waited for.
+"""A small state that unrelated processes share. One process at a time changes it, whole or not at all; others can wait.
 
     0     what this is
     64    which of the two halves holds
     128   a counter for each thing that is waited for
     4096  two halves, each a length and marshalled values
 
-A change is written to the half that does not hold, and then one number says that it does. So a process that is killed on
-the way has changed nothing. The lock is the kernel's (`flock`), which frees it with its holder. Waiting is the kernel's
-(a futex), and ends at once when a process announces a change. Only their owner may open these files.
+A change is written to the half that does not hold, and then one number makes that half hold. So a process that is killed
+in between has changed nothing. The lock is the kernel's (`flock`), which frees it when its holder dies. Waiting is the
+kernel's (a futex), and ends at once when a process announces a change. Only the owner may open these files.
 """
 
 import contextlib
@@ -40,18 +40,18 @@ class _Timespec(ctypes.Structure):
 
 
 class Table:
-    """A table in this process. `of` makes an object of the values in it, which `values` turns back."""
+    """A table in this process. `of` makes an object of its values; `values` of that object undoes it."""
 
     def __init__(self, path: Path, of: Callable[[list[Any]], Any]) -> None:
         self.path = path
         self._of = of
         self._descriptor = open_lock(path, os.O_RDWR)
         self._owner = os.getpid()
-        self._thread_lock = threading.Lock()  # two threads on one descriptor would both get the kernel's
+        self._thread_lock = threading.Lock()  # two threads on one descriptor would both get the kernel's lock
         try:
             if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != SIZE:
                 raise ConfigError(f"{path} was written by another version of stoker")
-            # A mapping keeps its file, and a lock on that, in forked children, too: so it has one that is never locked.
+            # A mapping keeps its open file, and a lock on that, in forked children too. So this one is never locked.
             mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
             try:
                 self._memory = Mapping(mapped, 0, SIZE).buffer
@@ -86,7 +86,7 @@ class Table:
     def change(self) -> Iterator[Any]:
         """Lock the table and give what it holds, to be changed. If the body ends without an error, the change is kept.
 
-        Then those who wait for the counters that `to_wake` of the object names are woken.
+        Then the processes that wait for a counter in the object's `to_wake` are woken.
         """
         with inside():
             with self._thread_lock, locked(self._descriptor, self.path):
@@ -135,9 +135,9 @@ class Table:
 
 
 def glance(table: int) -> list[Any] | None:
-    """Read a table without its lock, which a stopped process may hold. None if it changes all the time.
+    """Read a table without its lock, which a suspended process may hold. None if it changes all the time.
 
-    The half that holds is not written to. If the other came to hold meanwhile, two readings differ, and both are repeated.
+    The half that holds is not written to. If the other half came to hold meanwhile, the reading is repeated.
     """
     if os.pread(table, len(_MAGIC), 0) != _MAGIC:
         return None

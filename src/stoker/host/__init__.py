@@ -1,1 +1,1 @@
-"""Facts of the host: who lives, how many cores and how much memory, folders of one user, forks, ranks."""
+"""Facts of the host: which processes live, how many cores and how much memory, folders of one user, forks, ranks."""

@@ -1,9 +1,9 @@
-"""The control groups of this process, version 1 and 2: every limit above it holds, so every ancestor is looked at.
+"""The control groups of this process, version 1 and 2. The limit of every ancestor holds, so all of them are read.
 
 A Slurm job's limit lies two levels above its task, a Kubernetes pod's one above its container. /proc/self/cgroup says
-which group a process is in, /proc/self/mountinfo which part of the tree is to be seen, and where. In a namespace of
-cgroups both begin at the namespace. Where the group itself is not to be seen (its path is of the host, or leads out by
-`/..`), the tops of what is mounted are.
+which group a process is in; /proc/self/mountinfo says which part of the tree is mounted, and where. In a cgroup namespace
+both paths begin at the namespace. If the group itself is not mounted (its path is the host's, or leads out by `/..`), the
+tops of the mounted trees are read.
 """
 
 import functools
@@ -18,7 +18,7 @@ _UNIFIED = ""
 def groups(controller: str, system: Path = Path("/")) -> tuple[Path, ...]:
     """The folders of all groups that bound this process by a controller, each before its parent.
 
-    Of a host with both versions there are folders of both: only one of them has the controller's files.
+    On a host with both versions there are folders of both, but only one of them has the controller's files.
     """
     try:
         own = (system / "proc/self/cgroup").read_text()
@@ -27,7 +27,7 @@ def groups(controller: str, system: Path = Path("/")) -> tuple[Path, ...]:
     return _groups(own, controller, system)
 
 
-@functools.lru_cache(maxsize=16)  # by what the kernel says now: a process may be moved
+@functools.lru_cache(maxsize=16)  # asked each time: a process may be moved to another group
 def _groups(own: str, controller: str, system: Path) -> tuple[Path, ...]:
     try:
         mounted = list(mounts(system))

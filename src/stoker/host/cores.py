@@ -1,6 +1,6 @@
 """How many cores this process may use: those it is bound to, within the smallest quota of all control groups above it.
 
-What a `cpuset` allows is in what it is bound to already: the kernel sees to that.
+A `cpuset` needs no look: the kernel binds the process to its cores.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from stoker.host.cgroups import groups
 
 
 def usable_cores(system: Path = Path("/")) -> float:
-    """Cores that this process may use; a part of one, perhaps."""
+    """The number of cores that this process may use. It need not be whole."""
     return min([float(len(os.sched_getaffinity(0))), *_quotas(system)])
 
 

@@ -1,15 +1,15 @@
-"""Folders of one user alone, and files in them that live as long as those who made them.
+"""Folders of one user alone, and files in them that live as long as the processes that made them.
 
 Everything that processes of a user find by name lies in one folder, caches, groups and records alike:
 
     /dev/shm/stoker-UID        or, where another user has taken that name, /run/user/UID/stoker
 
 Anybody may make a folder, a file or a link in /dev/shm, under any name. So a folder is opened before it is used, without
-following a link, and what is open is looked at: it must be a folder, this user's, and closed to others. Nothing is made
-in one that is not. Once the other place is there, all processes of the user go there, whatever becomes of the first.
+following a link, and the open file is checked: it must be a folder, this user's, and closed to others. Nothing is made in
+any other folder. Once the second place exists, all processes of the user use it, even if the first becomes free.
 
-An entry is a file that its maker holds locked, and that nobody sees before it is. One whose lock is free is nobody's, and
-is swept by whoever looks next.
+An entry is a file that its maker holds locked. Nobody sees it before it is locked. If its lock is free its maker has gone,
+and the next process that looks removes it.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ _TRIES = 100
 
 
 class NotOwnError(PermissionError):
-    """A folder is another user's, or open to others; the message says whose it is and what to do."""
+    """A folder belongs to another user, or is open to others. The message says to whom, and what to do."""
 
 
 def home() -> Path:
-    """The folder of this user, whether it is there or not. Raises NotOwnError where there can be none."""
+    """The path of this user's folder, which need not exist yet. Raises NotOwnError if this user cannot have one."""
     first, other = _TMPFS / f"stoker-{os.getuid()}", _RUNTIME / str(os.getuid()) / "stoker"
     with contextlib.suppress(OSError):
         check(other)
@@ -52,7 +52,7 @@ def home() -> Path:
 
 
 def make_home() -> Path:
-    """The folder of this user, made if need be. Raises OSError where there can be none."""
+    """The path of this user's folder, which is made if need be. Raises OSError if this user cannot have one."""
     while True:
         folder = home()
         try:
@@ -64,8 +64,10 @@ def make_home() -> Path:
 
 
 def make(*folders: Path) -> None:
-    """Make folders of this user alone, or make sure that they are, one after the other. What is above is there. Raises
-    NotOwnError."""
+    """Make folders for this user alone, one after the other, or check those that exist. Their parent exists.
+
+    Raises NotOwnError if one is not this user's alone.
+    """
     for folder in folders:
         with _above(folder) as parent:
             with contextlib.suppress(FileExistsError):
@@ -109,9 +111,9 @@ def _name(user: int) -> str:
 
 
 def add_entry(folder: Path, fill: Callable[[int], object]) -> tuple[Path, int]:
-    """A new file, filled, and locked until its descriptor is closed by `close_lock` or this process ends.
+    """Make a file with content. It is locked until `close_lock` closes its descriptor, or this process ends.
 
-    Before it is locked it looks like one of the dead: if it is removed just then, it is made again.
+    Before it is locked it looks like the entry of a dead process. If it is removed just then, it is made again.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError):
@@ -124,7 +126,7 @@ def _add_entry(folder: Path, fill: Callable[[int], object]) -> tuple[Path, int]:
     path, unseen = folder / token, folder / f".{token}"
     descriptor = open_lock(unseen, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # one who looks may hold it for a moment
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # a process that looks may hold it for a moment
         fill(descriptor)
         unseen.rename(path)  # nobody sees it before it is locked
     except BaseException:
@@ -136,7 +138,7 @@ def _add_entry(folder: Path, fill: Callable[[int], object]) -> tuple[Path, int]:
 
 
 def entries(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The entries whose makers live, each open for reading until the next is asked for. The others are removed."""
+    """The entries of living processes, each open for reading until the next is asked for. Others are removed."""
     for name in sorted(os.listdir(folder)):
         path, is_seen = folder / name, not name.startswith(".")
         try:

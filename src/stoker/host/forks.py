@@ -1,15 +1,15 @@
-"""What happens at a fork, in one order, whichever modules were imported first.
+"""What happens at a fork. The order does not depend on which modules were imported first.
 
     THREADS    before           a thread of ours that is at work finishes: it would not exist in the child
     BATCHES    before           memory that a child would share is made private
     LOCKS      before           locks are taken, so that the fork finds nobody within
                      -- fork --
-    LOCKS      after            they are let go of, or made anew: their holders are not in the child
-    HOLDINGS   after            the child lets go of what is its parent's: locks of files, records, seats
-    ITERATORS  after            what user code holds of the parent's refuses in the child
+    LOCKS      after            locks are released, or made anew: their holders are not in the child
+    HOLDINGS   after            the child lets go of its parent's locks of files, records and seats
+    ITERATORS  after            the parent's iterators raise in the child if user code goes on with them
 
-Hooks of one stage do not depend on each other; they come by the names of their modules. One that fails keeps nobody else
-from its turn, and Python reports it as it reports all errors in hooks.
+Hooks of one stage do not depend on each other; they are called in the order of their modules' names. If one fails, the
+others are still called, and Python reports the error as it reports all errors in hooks.
 """
 
 import enum
@@ -21,7 +21,7 @@ Hook = Callable[[], None]
 
 
 class Stage(enum.IntEnum):
-    """When a hook has its turn; see above."""
+    """When a hook is called; see above."""
 
     THREADS = 0
     BATCHES = 1
@@ -38,7 +38,7 @@ _in_child: list[tuple[Stage, Hook]] = []
 def register(
     stage: Stage, *, before: Hook | None = None, after_in_parent: Hook | None = None, after_in_child: Hook | None = None
 ) -> None:
-    """Have something done at every fork of this process. Where there are no forks, never."""
+    """Register a function to be called at every fork of this process. Without forks it is never called."""
     for hooks, hook in ((_before, before), (_in_parent, after_in_parent), (_in_child, after_in_child)):
         if hook is not None:
             hooks.append((stage, hook))  # at once, as several threads may import

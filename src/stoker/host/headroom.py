@@ -1,4 +1,4 @@
-"""How much memory the host has, and how much of it this process may touch: every control group above it has a say."""
+"""How much memory the host has, and how much of it this process may touch within the limits of its control groups."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ _NAMES = (
 
 
 def memory_bytes() -> int:
-    """What the host has in all."""
+    """All memory of the host."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -27,7 +27,7 @@ def headroom_bytes(system: Path = Path("/")) -> int:
 
 
 def _left(system: Path) -> Iterator[int]:
-    """What each cgroup leaves. Caches that the kernel can drop count as free."""
+    """What the limit of each cgroup leaves. Caches that the kernel can drop count as free."""
     for folder in groups("memory", system):
         for limit, used, *caches in _NAMES:
             with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"

@@ -1,9 +1,9 @@
-"""Locks of files, which the kernel frees with their holder: nobody has to be declared dead.
+"""Locks of files. The kernel frees them when their holder dies, so nobody has to be declared dead.
 
 A lock belongs to an open file. Threads that share a descriptor both get it, so they need a lock of their own, or a
-descriptor each (`alone`). A forked child shares the open file, and would keep the lock when its parent is killed: what is
-opened here is closed in forked children. Finalizers come at any line, perhaps within a lock that they need: they wait for
-the end of it (`when_outside`).
+descriptor each (`alone`). A forked child shares the open file, and would keep the lock when its parent is killed. So files
+that are opened here are closed in forked children. A finalizer may run at any line, even while its own thread holds the
+lock that it needs; it then waits until the lock is free (`when_outside`).
 """
 
 import contextlib
@@ -21,7 +21,7 @@ _TELL_AFTER_S = 10.0
 
 
 class _Here(threading.local):
-    """What a thread is at."""
+    """Whether a thread is within locks, and which finalizers wait for its end."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -33,7 +33,7 @@ _here = _Here()
 
 @contextlib.contextmanager
 def inside() -> Iterator[None]:
-    """Within this, a thread holds locks or is about to: what comes with finalizers, at any line, waits for its end."""
+    """Within this, a thread holds locks or is about to take them. Finalizers that need locks wait until the end."""
     _here.depth += 1
     try:
         yield
@@ -44,7 +44,7 @@ def inside() -> Iterator[None]:
 
 
 def when_outside(act: Callable[[], None]) -> None:
-    """Do something that takes locks: now, or as soon as this very thread holds none."""
+    """Call a function that takes locks: now, or as soon as this thread holds none."""
     if _here.depth:
         _here.later.append(act)
     else:
@@ -63,7 +63,7 @@ def open_lock(path: Path, flags: int) -> int:
 
 
 def close_lock(descriptor: int) -> None:
-    """Undo `open_lock`."""
+    """Close a file that `open_lock` opened, which frees its lock."""
     _open.discard(descriptor)
     os.close(descriptor)
 
@@ -78,7 +78,7 @@ forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
 
 
 def take(descriptor: int, operation: int = fcntl.LOCK_EX) -> bool:
-    """Take the lock of a file if that can be done at once; whether it was."""
+    """Take the lock of a file if it is free. Returns whether it was."""
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -88,7 +88,7 @@ def take(descriptor: int, operation: int = fcntl.LOCK_EX) -> bool:
 
 @contextlib.contextmanager
 def alone(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
-    """Hold the lock of a file, however long others hold it first. Several threads may come, too."""
+    """Hold the lock of a file, after waiting for it as long as needed. Several threads may do so, too."""
     descriptor = open_lock(path, flags)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -100,7 +100,7 @@ def alone(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(descriptor: int, path: Path, *, waits: bool = True) -> Iterator[None]:
-    """Hold the kernel's lock of a file. Whoever keeps it for long is named; or BlockingIOError is raised at once."""
+    """Hold the lock of a file. Wait, and warn with the holder's name after a while; or raise BlockingIOError at once."""
     try:
         if waits:
             _lock(descriptor, path)

@@ -1,4 +1,4 @@
-"""What is mounted where, as this process sees it."""
+"""The file systems that this process sees, and where they are mounted."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ class Mount:
 
 
 def mounts(system: Path = Path("/")) -> Iterator[Mount]:
-    """All that are mounted, in the order in which they were: a later one hides an earlier one at its place."""
+    """All mounts, in the order in which they were made: a later one hides an earlier one at the same path."""
     for line in (system / "proc/self/mountinfo").read_text().splitlines():
         place, _, what = line.partition(" - ")
         _, _, _, root, point, *_ = place.split()
@@ -30,7 +30,7 @@ def mounts(system: Path = Path("/")) -> Iterator[Mount]:
 
 
 def _plain(text: str) -> str:
-    """Spaces and the like are written as octal numbers."""
+    """Decode a path: the kernel writes spaces and the like as octal numbers."""
     return _ESCAPED.sub(lambda code: chr(int(code[1], 8)), text)
 
 

@@ -1,4 +1,4 @@
-"""A child ends with its parent, however that ends: the kernel says when, and nobody looks from time to time."""
+"""A child ends when its parent ends, even by a kill. The kernel reports that; nothing polls."""
 
 import multiprocessing
 import os
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def end_with_parent(last: Callable[[], None] | None = None) -> bool:
-    """End this process as soon as its parent is gone, however it went; `last` is done before.
+    """End this process as soon as its parent has ended in any way; `last` is called before.
 
     False where the kernel cannot tell.
     """

@@ -1,7 +1,7 @@
-"""Who lives: what the kernel says of a process.
+"""Which processes live: what the kernel says of them.
 
-A process is its pid and the time at which it was started: the kernel gives a pid again. A zombie is dead. A pid means
-something in its own namespace only, and a time since boot only until the next boot. No timeout decides who is dead.
+A process is identified by its pid and its start time, because the kernel uses pids again. A zombie is dead. A pid has a
+meaning in its own namespace only, and a time since boot only until the next boot. No timeout decides which are dead.
 """
 
 import os
@@ -28,17 +28,17 @@ class Process:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it has ended, and nobody has taken note yet."""
+        """Whether the process has ended and is a zombie."""
         return self.state in _DEAD
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal or a debugger has stopped it."""
+        """Whether a signal or a debugger has suspended the process."""
         return self.state in _STOPPED
 
 
 def find(pid: int, *, closely: bool = False) -> Process | None:
-    """A process, if there is one; `closely` with what it reads and where it sleeps."""
+    """The process with a pid, if there is one; with `closely`, also what it reads and where it sleeps."""
     try:
         text = _read(f"/proc/{pid}/stat")
     except OSError:
@@ -74,7 +74,7 @@ def _sleeps_in(pid: int) -> str:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Whether the process that was meant still runs."""
+    """Whether the process with this pid and start time still runs."""
     found = find(pid)
     if found is None:
         return os.path.exists(f"/proc/{pid}")  # it cannot be looked at now: too many files are open, perhaps
@@ -82,7 +82,7 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def namespace() -> int:
-    """In which space of pids this process counts: a container has its own, and a pid means nothing outside."""
+    """The pid namespace of this process. A container has its own, and its pids mean nothing outside."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -90,11 +90,11 @@ def namespace() -> int:
 
 
 def own() -> tuple[int, int]:
-    """This process as others know it: its pid and its start, which is 0 where the kernel does not tell."""
+    """The pid and start time by which others know this process. The time is 0 if the kernel does not tell."""
     found = find(os.getpid())
     return os.getpid(), 0 if found is None else found.started
 
 
 def boot() -> str:
-    """Another one after each start of the host."""
+    """The id of this boot of the host."""
     return _read("/proc/sys/kernel/random/boot_id").strip()

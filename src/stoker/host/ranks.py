@@ -1,8 +1,8 @@
-"""Which process of a distributed run this one is, as its launcher said in the environment.
+"""The rank of this process in a distributed run, as its launcher said in the environment.
 
-torchrun and those like it set RANK, WORLD_SIZE and LOCAL_RANK. Under Slurm's srun the tasks of a step are numbered, too;
-they may be runs of their own (a search), so nothing that a run does alone may depend on the number of a task: it is a name,
-and a hint that others may have to agree. What makes no sense was not said.
+torchrun and similar launchers set RANK, WORLD_SIZE and LOCAL_RANK. Slurm's srun numbers the tasks of a step, but these may
+be separate runs (a search). So the number of a task is only a name, and a hint that other processes may have to agree:
+nothing that a run does alone may depend on it. Values that make no sense are ignored.
 """
 
 import os
@@ -15,17 +15,17 @@ def rank() -> int | None:
 
 
 def world() -> int:
-    """How many processes there may be in this run."""
+    """The number of processes that this run may have."""
     return _number("WORLD_SIZE") or (max(1, _tasks()) if _number("RANK") is None else 1)
 
 
 def local_rank() -> int | None:
-    """The number of this process among those of its run on this host, if a launcher of runs has said so."""
+    """The number of this process among those of its run on this host, if a launcher has set it."""
     return _number("LOCAL_RANK")
 
 
 def _tasks() -> int:
-    return _number("SLURM_STEP_NUM_TASKS") or 1  # which a batch script does not have: it is no task
+    return _number("SLURM_STEP_NUM_TASKS") or 1  # a batch script is no task, and has no such number
 
 
 def _number(name: str) -> int | None:

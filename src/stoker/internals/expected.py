@@ -1,9 +1,9 @@
 """What our iterators expect of torch, and what happens where a torch is not like that.
 
-`difference()` looks once in a process, when the first loader is made, and takes a fraction of a millisecond. It sees if the
-private names are there, whether the functions that we call, override or replace have the parameters that they had, and
-whether their code still mentions what ours reads or replaces. Where something differs, loaders are torch's own, after one
-warning, and what only ours can do is refused. What cannot be seen so quickly is in tests/internals/test_names.py.
+`difference()` looks once in a process, when the first loader is made, and takes a fraction of a millisecond. It checks that
+the private names exist, that the functions that we call, override or replace have the known parameters, and that their code
+still mentions what ours reads or replaces. Where something differs, loaders are torch's own, after one warning, and options
+that only ours have are refused. Checks that take longer are in tests/internals/test_names.py.
 """
 
 import functools
@@ -22,7 +22,7 @@ _OPEN_ENDED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 
 
 class Fact(NamedTuple):
-    """What is expected of one function."""
+    """What our iterators expect of one function of torch."""
 
     name: str
     """In `names.py`."""
@@ -43,7 +43,7 @@ FACTS = (
     Fact(
         "BaseIterator.__init__",
         ("self loader",),
-        # What it reads of a loader, of which some is replaced; then what it keeps.
+        # First the loader's attributes that it reads, some of them replaced by us; then its own attributes.
         "_index_sampler collate_fn pin_memory generator timeout "
         "_sampler_iter _num_yielded _pin_memory _timeout _profile_name",
     ),
@@ -88,7 +88,7 @@ def difference() -> str | None:
 
 
 def differences() -> Iterator[str]:
-    """All of them."""
+    """All differences, in words."""
     try:
         from stoker.internals import names, tensors, worker_info  # noqa: F401 # imported to see whether that can be done
     except (ImportError, AttributeError) as error:
@@ -120,14 +120,14 @@ def _deviations(names: Any, fact: Fact) -> Iterator[str]:
 
 
 def fall_back(asked: Sequence[str]) -> None:
-    """Where torch differs: refuse what a loader is asked for and torch's own cannot do, or warn, once in a process."""
+    """Where torch differs: refuse options that torch's own loader does not have, or warn once in a process."""
     if asked:
         refuse(asked[0], f"or leave out {', '.join(asked)}: then the loader is torch's own")
     _warn()
 
 
 def refuse(what: str, otherwise: str) -> NoReturn:
-    """Say that something needs iterators of ours, and what to do."""
+    """Raise an error that says that something needs our iterators, and what to do."""
     raise ConfigError(f"{what} does not work here: {words()}. {ADVICE}, {otherwise}.")
 
 

@@ -32,7 +32,7 @@ WorkerInfo = _worker.WorkerInfo
 ExceptionWrapper = _ExceptionWrapper
 """How a worker's exception travels, so that users see the type and the words that torch would show."""
 pin_memory: Callable[..., Any] = _pin_memory.pin_memory
-"""Page-locks whatever a batch is made of, as torch's pinning thread does."""
+"""Page-locks all tensors of a batch, as torch's pinning thread does."""
 worker_generator_state: Callable[[int, int], Any] = _worker._generate_state
 """Seeds NumPy's generator in a worker as torch does."""
 set_worker_signal_handlers: Callable[[], None] = _signal_handling._set_worker_signal_handlers  # type: ignore[attr-defined]
@@ -60,5 +60,5 @@ worker_globals: dict[str, Any] = vars(_worker)
 
 
 def look_for_parent_every(seconds: float) -> None:
-    """In a worker: how often torch's loop wakes up to see whether the training process lives. A watch of ours does not."""
+    """In a worker: set how often torch's loop wakes up to see whether the training process lives. Our watch needs none."""
     _worker.MP_STATUS_CHECK_INTERVAL = seconds  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""Which process of a distributed run this one is, as `torch.distributed` knows it once the script has set it up.
+"""The rank of this process in a distributed run, as `torch.distributed` knows it once the script has set that up.
 
-Before that, and in processes that do not import torch, `host.ranks` says what the launcher said.
+Before that, and in processes that do not import torch, `host.ranks` tells what the launcher said.
 """
 
 from typing import Any
@@ -16,5 +16,5 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def words_apart() -> Any:
-    """A group of all processes for words on the CPU, apart from the training's. All must ask for it together."""
+    """A process group on the CPU for messages of our own, apart from the training's. All must ask for it together."""
     return torch.distributed.new_group(backend="gloo")

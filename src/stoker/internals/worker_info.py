@@ -20,12 +20,12 @@ def of_process() -> Any:
 
 
 def set_of_process(info: Any) -> None:
-    """Have torch answer this."""
+    """Set torch's answer in this process."""
     worker_globals[_VARIABLE] = info
 
 
 def can_be_answered() -> bool:
-    """Whether all that torch's function does is to look at its variable."""
+    """Whether torch's function does nothing but return its variable, so that it can be replaced."""
     return _torchs_code.co_names == (_VARIABLE,)
 
 
@@ -36,12 +36,12 @@ def answer_by(answer: Callable[[Any], Any]) -> None:
 
 
 def answer_as_torch() -> None:
-    """From now on torch answers again."""
+    """Undo `answer_by`."""
     get_worker_info.__code__ = _torchs_code
 
 
 def with_dataset(info: Any, dataset: Any) -> Any:
-    """The same worker's, of another dataset."""
+    """A copy of a worker's info with another dataset."""
     return type(info)(id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=dataset)
 
 

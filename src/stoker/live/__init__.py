@@ -1,1 +1,1 @@
-"""What the loaders of a user on a host are doing right now: published by them, read by whoever asks."""
+"""What the loaders of a user on a host are doing right now. Loaders publish it; `stoker top` and others read it."""

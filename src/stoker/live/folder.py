@@ -2,8 +2,8 @@
 
     HOME/loaders/TOKEN         HOME: see `host.folders`
 
-Everything there is its owner's alone, and a folder that is not is refused. A record is dead when its lock is free, or when
-its process is gone though a child still holds the lock that it inherited. The dead are swept by whoever comes next.
+Only the owner can open what is there; any other folder is refused. A record is dead when its lock is free, or when its
+process is gone, even if a child still holds the inherited lock. The next process that looks removes dead records.
 `STOKER_TOP=0` turns publishing off; `STOKER_TOP=DIR` is another folder.
 """
 
@@ -32,7 +32,7 @@ def place() -> Path | None:
 
 
 def publish(facts: Facts) -> Record | None:
-    """A new record, or None where there is no place for one: a loader does without."""
+    """A new record; None where none can be made: a loader does without."""
     global _swept_at
     try:
         folder = place()

@@ -1,4 +1,4 @@
-"""A word on what holds a training loop up: whom it waits for, or what the limit is. Pure."""
+"""A hint on what holds a training loop up: which process it waits for, or which stage is the limit. Pure."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ _SOON_S = 0.5
 
 
 def stall(row: Row, words: str) -> str:
-    """Who is waited for."""
+    """The process that a stalled loop waits for, in words."""
     seen = row.seen
     if seen.facts.group:
         who = f"process {seen.late_pid}, in" if seen.late_pid else "others, in"
@@ -35,7 +35,7 @@ def stall(row: Row, words: str) -> str:
 
 
 def limit(row: Row) -> str:
-    """What holds a loop up that waits for a good part of its time."""
+    """The limit of a loop that waits for a good part of its time, in words."""
     seen, group = row.seen, row.group
     workers, whose = seen.workers, "workers"
     if group is not None:
@@ -66,7 +66,7 @@ Doing = Callable[[int], str]
 
 
 def in_group(row: Row, own: MemberView, slow: Waits | None, doing: Doing) -> str:
-    """The same for a loader of a group. `slow` is what it had to wait for just now; the row's workers are the group's."""
+    """The hint for a loader of a group. `slow` is what it waited for just now; the row's workers are the group's."""
     assert row.group is not None
     waits = own.waits if row.waiting_s else None
     is_due = row.is_stalled and row.waiting_s > 0
@@ -88,7 +88,7 @@ def in_group(row: Row, own: MemberView, slow: Waits | None, doing: Doing) -> str
 
 
 def _stopped(group: GroupView, own: MemberView, *, also_passed: bool) -> tuple[MemberView, int] | None:
-    """A process that is stopped, which others wait for sooner or later: its own, or else that which is last."""
+    """A suspended process that others will wait for: the loader's own, or else the last member's."""
     found = [one for one in group.members if one.stopped and (one is own or also_passed or not one.is_passed)]
     found.sort(key=lambda one: (one is not own, one.is_passed, -one.behind))
     if not found:
@@ -130,5 +130,5 @@ def _awaited(group: GroupView, own: MemberView, waits: Waits, doing: Doing) -> s
 
 
 def behind(member: MemberView) -> str:
-    """How far, in words."""
+    """How far a member is behind, in words."""
     return f"{member.behind:,} batch{'' if member.behind == 1 else 'es'} behind"

@@ -8,7 +8,7 @@ Counters are written to the two places in turn, and then the number of the write
 holds. So neither side ever waits, what is read is of one moment, and a writer that is killed half-way leaves the counters
 that were there before. Both ends of a place carry the number of its write, too.
 
-A record belongs to the process that made it. In a forked child it leads nowhere.
+A record belongs to the process that made it. In a forked child, writes to it are discarded.
 """
 
 import mmap
@@ -62,7 +62,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Whose record it is."""
+    """The loader that a record belongs to."""
 
     pid: int
     started: int
@@ -87,7 +87,7 @@ class Facts:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The group, among all."""
+        """What identifies the loader's group."""
         return self.group, self.stream
 
 
@@ -193,12 +193,12 @@ class Record:
         self._words[3] = batches
 
     def close(self) -> None:
-        """Remove it. Iterators may go on writing, to no avail."""
+        """Remove the record. Iterators may go on writing, without effect."""
         self._unlink()
         self.forget()
 
     def forget(self) -> None:
-        """Write to nowhere from now on, and let go of the lock."""
+        """Discard all writes from now on, and release the lock."""
         self._unlink.detach()
         self._write_to(bytearray(SIZE))
 
@@ -235,7 +235,7 @@ def _text(text: str, most: int) -> bytes:
 
 
 def read_facts(read: Read) -> Facts:
-    """Whose record it is. Raises ValueError if it is none of ours."""
+    """The loader that a record belongs to. Raises ValueError if this is no record of ours."""
     head = read(_FACTS.size, 0)
     if len(head) != _FACTS.size or not head.startswith(_MAGIC):
         raise ValueError("not a record of this version")

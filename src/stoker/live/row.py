@@ -36,5 +36,5 @@ class Row:
 
     @property
     def member(self) -> MemberView | None:
-        """Itself, in its group."""
+        """This loader as a member of its group."""
         return None if self.group is None else self.group.member(self.seen.facts.member)

@@ -45,7 +45,7 @@ class Watch:
         self._doing = _Doing()
 
     def rows(self) -> list[Row]:
-        """Look once more: all that live, by script, rank and number."""
+        """Look once more. Returns a row for each living loader, by script, rank and number."""
         found = self._look()
         groups = self._look_at_groups(found.values())
         at = self._clock()
@@ -68,7 +68,7 @@ class Watch:
         return sorted((self._explained(token, row, busy) for token, row in rows.items()), key=_order)
 
     def _explained(self, token: str, row: Row, busy: dict[Key, float]) -> Row:
-        """With a hint on who is waited for, and what that process is doing."""
+        """A row with a hint on which process is waited for, and what that process is doing."""
         own = row.member
         if own is not None:
             self._slow[token].append(own.waits if own.waits is not None and own.waits.kind == ROOM else None)
@@ -166,6 +166,6 @@ def measure(before: tuple[float, Seen] | None, after: tuple[float, Seen], *, has
 
 
 def _at_first(seen: Seen) -> Seen:
-    """As it was when it had done nothing."""
+    """The counters of a loader that has done nothing yet."""
     counts: dict[str, Any] = dict.fromkeys(("batches", "samples", "hits", "misses", "bytes_cache", "bytes_storage"), 0)
     return replace(seen, **counts, wait_s=0.0, prep_s=0.0, fetch_s=0.0, left_at=0.0, asked_at=0.0)

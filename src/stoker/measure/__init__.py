@@ -1,1 +1,1 @@
-"""Learning what a host and a run can do."""
+"""Measures what a host and a run can do."""

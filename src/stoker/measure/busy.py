@@ -1,4 +1,4 @@
-"""How much of the cores somebody else has while something is measured: other processes, and other guests of the machine.
+"""How many cores others take while something is measured: other processes, and other guests of the machine.
 
     watch = Watch()          before
     watch.load()             after: cores that others took, and whether that matters
@@ -35,12 +35,12 @@ class Load:
 
     @property
     def taken(self) -> float:
-        """Cores that somebody else had."""
+        """Cores that others had."""
         return self.others + self.stolen
 
     @property
     def matters(self) -> bool:
-        """Whether what was measured meanwhile may be too slow because of them."""
+        """Whether others may have made what was measured meanwhile too slow."""
         return self.taken > _MATTERS * self.cores and self.taken > self.idle
 
     def words(self) -> str:

@@ -1,9 +1,9 @@
 """Files of a dataset, cold or warm on purpose, and how fast they can be read. Without root, and files need not be ours.
 
-The kernel drops its copy of a file when told that it is not needed (`posix_fadvise`), unless somebody else holds it.
-Whether it did, `cachestat` tells of files that are ours. Of others it is asked with a read that may not wait
-(`RWF_NOWAIT`), one for each file: such a read sends for what is missing, and a second one might find it. `mincore` claims
-that all is there; only in an overlay, where the others find nothing, it is asked.
+The kernel drops its copy of a file when told that it is not needed (`posix_fadvise`), unless another process holds it.
+`cachestat` tells whether it did, for files that are ours. For others a read that may not wait (`RWF_NOWAIT`) tells. Each
+file gets one such read: it makes the kernel fetch what is missing, and a second one might find it. `mincore` says that all
+pages of such files are there. It is used only in an overlay, where the other two find nothing.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
 
 
 def cool(paths: Iterable[str], *, sync: bool = False) -> None:
-    """Let the kernel forget files; what was written a moment ago only if it is brought to storage first."""
+    """Let the kernel drop files from memory. Pages written just now stay, unless `sync` writes them to storage first."""
 
     def forget(descriptor: int) -> None:
         if sync:
@@ -69,14 +69,14 @@ _libc.mmap.restype = ctypes.c_void_p
 
 
 def _pages_in_memory(descriptor: int) -> int | None:
-    """None where the kernel does not tell: an old one, or a file of somebody else."""
+    """The pages of a file in memory; None where the kernel does not tell: an old kernel, or another user's file."""
     pages = _Pages()
     failed = _libc.syscall(_CACHESTAT, descriptor, ctypes.byref(_Range(0, 0)), ctypes.byref(pages), 0)
     return None if failed else pages.cached
 
 
 def _pages_below(descriptor: int, size: int) -> int | None:
-    """The same of a file in an overlay, whose pages belong to the file below."""
+    """The pages in memory of a file in an overlay: they belong to the file below."""
     mapped = _libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, descriptor, ctypes.c_long(0))
     address = ctypes.c_void_p(mapped)
     if address.value == ctypes.c_void_p(-1).value:
@@ -156,7 +156,7 @@ def read_ends(samples: Iterable[Callable[[], object]], readers: int, limit_s: fl
 
 
 def reader_of(paths: Sequence[str]) -> Callable[[], object]:
-    """Reads the files of a sample."""
+    """A function that reads the files of a sample."""
     return lambda: [_read(path) for path in paths]
 
 

@@ -28,5 +28,5 @@ def _queued_s(pid: int) -> float:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """Processor time of other processes; of one that is gone, none."""
+    """Processor time of other processes. A process that is gone counts nothing."""
     return sum(found.cpu_s for pid in pids if (found := process.find(pid)) is not None)

@@ -49,7 +49,7 @@ class Series:
 
     @property
     def rate(self) -> float:
-        """Work per second, over all of them."""
+        """Work per second, over all pieces."""
         return sum(self.amounts) / sum(self.times) if self.times else 0.0
 
     @property
@@ -70,11 +70,10 @@ class Series:
 def stretches(ends: Sequence[float], least_s: float) -> list[float]:
     """Seconds per event in stretches of at least so long, each from one long wait to a later one.
 
-    A store with a quota may give what is due for a tenth of a second at once, and then nothing until the next (Linux's
-    throttle of block devices does). A stretch that began or ended somewhere in between would count a part of that. Waits
-    are long that are at least half as long as the one in which the store is at a random moment. What comes at the
-    beginning was saved up before, and does not count, if there is enough without it. Of very few there is one stretch, from
-    the beginning.
+    A store with a quota may give a tenth of a second's worth at once, and then nothing until the next tenth (Linux's
+    throttle of block devices does). A stretch that began or ended in between would count only a part of that. A wait is
+    long if it is at least half as long as the wait that a random moment falls into. What comes at the beginning was saved
+    up before. It does not count, if there is enough without it. Very few events are one stretch, from the beginning.
     """
     if not ends:
         return []

@@ -1,1 +1,1 @@
-"""Who prepares batches: work, makers, crews, and the exchanges between them."""
+"""Preparing batches: work, makers, crews, and the exchanges between them."""

@@ -1,7 +1,7 @@
 """Crews: the processes or threads that prepare batches. They are started together, watched, and ended together.
 
-Who lives is what the kernel says. A crew ends in a bounded time: workers are told, then waited for, then ended by force,
-which a thread cannot be.
+The kernel says which workers live. A crew ends in a bounded time: workers are told to end, then waited for, then killed.
+A thread cannot be killed.
 """
 
 import atexit
@@ -18,27 +18,27 @@ _END_S = 5.0
 
 
 class Crew(Protocol):
-    """Those who prepare."""
+    """The workers of a pool, processes or threads."""
 
     def check(self) -> None:
-        """Raise if somebody has ended who should not have."""
+        """Raise if a worker has ended too early."""
 
     def check_ends(self) -> None:
-        """After `close`: raise if somebody was ended by another than the crew."""
+        """After `close`: raise if a worker was killed, and not by the crew."""
 
     @property
     def pids(self) -> list[int]:
-        """Worker processes."""
+        """The pids of the worker processes."""
 
     def pid(self, worker: int) -> int:
-        """The process of a worker."""
+        """The pid of the process that a worker runs in."""
 
     def close(self) -> None:
-        """End them all."""
+        """End all workers within a bounded time."""
 
 
 class ProcessCrew:
-    """Worker processes. `stop` tells them to end; `damage` knows more about a death by a signal."""
+    """Worker processes. `stop` tells them to end; `damage` explains a death by a signal, if it can."""
 
     def __init__(self, processes: Sequence[Any], stop: Callable[[], object], damage: Callable[[], str] = str) -> None:
         self._processes = processes
@@ -57,22 +57,22 @@ class ProcessCrew:
             raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly [{how}]")
 
     def check_ends(self) -> None:
-        """After `close`: raise if a signal has ended a worker that was about to end by itself."""
+        """After `close`: raise if a signal killed a worker that was about to end by itself."""
         ended = [worker for worker in self._processes if (worker.exitcode or 0) < 0 and worker not in self._forced]
         if ended:
             raise RuntimeError(ends_in_words(self._processes, ended, self._damage))
 
     @property
     def pids(self) -> list[int]:
-        """Worker processes."""
+        """The pids of the worker processes."""
         return [worker.pid or 0 for worker in self._processes]
 
     def pid(self, worker: int) -> int:
-        """The process of a worker."""
+        """The pid of the process that a worker runs in."""
         return self._processes[worker].pid or 0
 
     def close(self, getpid: Callable[[], int] = os.getpid) -> None:
-        """End all workers, those that a signal has stopped included."""
+        """End all workers, even those that a signal has suspended."""
         if self._closed or self._owner != getpid():
             return
         self._closed = True
@@ -92,7 +92,7 @@ class ProcessCrew:
 
 
 class ThreadCrew:
-    """Worker threads, each of which runs `work(number)`. `stop` tells them to end."""
+    """Worker threads. Each runs `work(number)`; `stop` tells them to end."""
 
     def __init__(self, work: Callable[[int], object], workers: int, stop: Callable[[], object]) -> None:
         self._stop = stop
@@ -112,19 +112,19 @@ class ThreadCrew:
             raise RuntimeError(f"DataLoader worker thread exited unexpectedly ({', '.join(ended)})")
 
     def check_ends(self) -> None:
-        """A thread ends by itself."""
+        """Nothing to check: no signal ends a thread alone."""
 
     @property
     def pids(self) -> list[int]:
-        """There is none but this one."""
+        """Empty: threads have no process of their own."""
         return []
 
     def pid(self, worker: int) -> int:
-        """The process of a worker."""
+        """The pid of the process that a worker runs in."""
         return self._owner
 
     def close(self, getpid: Callable[[], int] = os.getpid) -> None:
-        """Have all threads end after the batch that they are at."""
+        """Let every thread finish its current batch, then end."""
         if self._owner != getpid():
             return
         self._stop()
@@ -139,17 +139,17 @@ _crews: "weakref.WeakSet[ProcessCrew | ThreadCrew]" = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    """Before the interpreter ends.
+    """Close all crews before the interpreter ends.
 
-    Python ends threads that are left over wherever they are, and within torch's own code that aborts the process; and it
-    would wait for ever for a process that a signal has stopped.
+    Python would end remaining threads at any line, which aborts the process if they are within torch's code. And it would
+    wait for ever for a process that a signal has suspended.
     """
     for crew in list(_crews):
         crew.close()
 
 
 def let_go_on(workers: Sequence[Any]) -> None:
-    """Let workers go on that a signal has stopped, or is about to stop: they are to be told to end."""
+    """Resume workers that a signal has suspended, or is about to suspend, so that they can be told to end."""
     for worker in workers:
         if worker.is_alive():
             with contextlib.suppress(ProcessLookupError):
@@ -157,11 +157,11 @@ def let_go_on(workers: Sequence[Any]) -> None:
 
 
 _BY_BAD_MEMORY = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT)
-"""What a store that was torn while it was mapped ends a process with."""
+"""The signals that kill a process when a store is damaged while it is mapped."""
 
 
 def ends_in_words(workers: Sequence[Any], ended: Sequence[Any], damage: Callable[[], str]) -> str:
-    """How some of the workers have ended. `damage` knows what may be wrong with memory that they had mapped."""
+    """How some workers have ended, in words. `damage` tells what may be wrong with memory that they had mapped."""
     numbers = {id(worker): number for number, worker in enumerate(workers)}
     how = ", ".join(f"worker {numbers[id(one)]}: {how_it_ended(one.pid, one.exitcode)}" for one in ended)
     if any(-one.exitcode in _BY_BAD_MEMORY for one in ended) and (why := damage()):
@@ -170,12 +170,12 @@ def ends_in_words(workers: Sequence[Any], ended: Sequence[Any], damage: Callable
 
 
 def how_it_ended(pid: int | None, exitcode: int) -> str:
-    """The end of a worker, in words."""
+    """How one worker has ended, in words."""
     if exitcode >= 0:
         return f"pid {pid} exited with code {exitcode}"
     try:
         name = signal.Signals(-exitcode).name
     except ValueError:
         name = str(-exitcode)
-    # In torch's words, which it finds only if its signal handler comes first.
+    # torch's own words. torch says them only if its signal handler runs first.
     return f"DataLoader worker (pid {pid}) is killed by signal: {signal.strsignal(-exitcode)} ({name})"

@@ -15,12 +15,12 @@ Reducers = Callable[[], Mapping[type, Callable[[Any], tuple[Any, ...]]]]
 
 
 def one_reader() -> Mapping[type, Callable[[Any], tuple[Any, ...]]]:
-    """How tensors of a batch are pickled that goes to one process."""
+    """How tensors are pickled in a batch that goes to one process."""
     return {torch.Tensor: TensorReducer()}
 
 
 def fill(batch: Any, outbox: Outbox, reducers: Reducers = one_reader) -> tuple[Layout, Pickled | None]:
-    """Put a batch into the claimed slot, as far as it is not there already: its layout, or how it was pickled."""
+    """Put what is not in the claimed slot yet there. Returns the batch's layout, or how it was pickled."""
     collated = outbox.used
     try:
         return lay_out(batch, TensorLeaves(outbox)), None

@@ -1,7 +1,7 @@
-"""Makers: what turns work into a batch, in whichever process or thread it runs.
+"""Makers turn work into batches, in any process or thread.
 
 A room is where batches are put: slots that the training process opens, or memory of this process. A maker prepares the
-samples of a work, straight into the room where that pays, and the room says how the batch is handed over.
+samples of a work, straight into the room where that is faster, and the room says how the batch is handed over.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,10 +24,10 @@ class Room(Protocol):
 
     @property
     def outbox(self) -> Outbox | None:
-        """A slot of it is claimed while a batch is made, if there is one; samples may be put into it one by one."""
+        """If there is an outbox, one of its slots is claimed while a batch is made. Samples may go into it one by one."""
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
-        """Have a batch of so many samples made in a slot of this room, or in one that several workers fill."""
+        """Make a batch of so many samples in a slot of this room, or in a slot that several workers fill."""
 
 
 class Maker(Protocol):
@@ -38,7 +38,7 @@ class Maker(Protocol):
 
 
 class PositionMaker:
-    """With a seed: randomness belongs to positions. Parts of batches that have no rows to go to are left as lists."""
+    """The maker with a seed: randomness belongs to positions. Parts of a batch that cannot go into rows stay lists."""
 
     def __init__(self, positions: Positions, collate_fn: Callable[[Any], Any], *, batched: bool, stacks: bool) -> None:
         self.positions = positions
@@ -89,7 +89,7 @@ class PositionMaker:
 
 
 class FetchMaker:
-    """Without a seed: what torch's fetcher does, for one worker."""
+    """The maker without a seed, for one worker: it does what torch's fetcher does."""
 
     def __init__(
         self, fetcher: Callable[[Callable[[Any], Any]], Any], collate_fn: Callable[[Any], Any], *, batched: bool
@@ -110,7 +110,7 @@ class FetchMaker:
 
 
 def count_samples(samples: Any) -> int:
-    """How many samples a batch is made of; a dataset's own batches may not say."""
+    """The number of samples in a batch; 1 for a batch of the dataset's own that has no length."""
     try:
         return len(samples)
     except TypeError:
@@ -118,6 +118,6 @@ def count_samples(samples: Any) -> int:
 
 
 def stacks(collate_fn: Callable[[Any], Any]) -> bool:
-    """Whether a collate function is torch's, and does what torch's does."""
+    """Whether a collate function is torch's default, unchanged by the user."""
     is_torchs = collate_fn is torch.utils.data.default_collate or isinstance(collate_fn, HereCollate)
     return is_torchs and collates_as_torch()

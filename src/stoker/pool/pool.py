@@ -1,4 +1,4 @@
-"""A pool: a crew with its exchange, as the iterator sees them that orders work and opens what was made."""
+"""A pool is a crew with its exchange. The iterator orders work from it and opens the batches that were made."""
 
 from typing import Any, Protocol
 
@@ -13,19 +13,19 @@ class Pool(Protocol):
     crew: Crew
 
     def order(self, worker: int, name: int, work: Work) -> None:
-        """Have a worker do something. Does not wait."""
+        """Send work to a worker, without waiting."""
 
     def get(self, timeout_s: float) -> tuple[int, Result]:
-        """The next result, and the name of its work. `queue.Empty` after a time, and when a worker has ended."""
+        """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
 
     def open(self, made: Made) -> Any:
         """The batch that was made."""
 
     def claim_common(self) -> int:
-        """A slot for several workers to fill, or NOT_COMMON."""
+        """Claim a slot for several workers to fill, or return NOT_COMMON."""
 
     def free_common(self, slot: int) -> None:
-        """Nobody will open it."""
+        """Free a common slot that nobody will open."""
 
     def open_common(self, parts: list[Made]) -> Any:
         """The batch that several workers have filled together."""

@@ -17,7 +17,7 @@ from stoker.tensor.pinned import pins_for
 
 
 class Slots:
-    """The slots of a loader, which outlive its pools: pages that are there need not be made again."""
+    """The slots of a loader. They outlive its pools, so that the next pool finds their pages in place."""
 
     def __init__(self, loader: Any, spares: list[Inbox]) -> None:
         self._spares = spares
@@ -26,7 +26,7 @@ class Slots:
         self.inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor, pins)
 
     def give_back(self) -> None:
-        """All workers have ended."""
+        """Take the slots back when all workers have ended."""
         if self._spares:
             self.inbox.close()
         else:
@@ -72,30 +72,30 @@ class LinePool:
     def _tell_to_end(self) -> None:
         self._stop.set()
         for orders in self._orders:
-            orders.close()  # whose end is the end of work
+            orders.close()  # the end of this line is the end of work
 
     def order(self, worker: int, name: int, work: Work) -> None:
-        """Have a worker do something. Does not wait."""
+        """Send work to a worker, without waiting."""
         self._orders[worker].put((name, work.as_plain() or work))
 
     def get(self, timeout_s: float) -> tuple[int, Result]:
-        """The next result, and the name of its work. `queue.Empty` after a time, and when a worker has ended."""
+        """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
         return self._reports.get(timeout_s)  # type: ignore[no-any-return]
 
     def claim_common(self) -> int:
-        """A slot for several workers to fill, or NOT_COMMON."""
+        """Claim a slot for several workers to fill, or return NOT_COMMON."""
         number = self._slots.inbox.claim_common()
         return NOT_COMMON if number is None else number
 
     def close(self) -> None:
-        """End the crew, and keep the slots for the next epoch, whose first batches then find their pages in place."""
+        """End the crew, and keep the slots: the next epoch's first batches then find their pages in place."""
         self.crew.close()
         self._lines.close()
         self._slots.give_back()
 
 
 class _Serving:
-    """What runs in a worker process over lines. Travels there."""
+    """What runs in a worker process over lines. It is sent there."""
 
     def __init__(self, duty: Duty, worker: int, room: SlotRoom) -> None:
         self._duty = duty
@@ -122,10 +122,10 @@ class _LineExchange:
         return name, work if type(work) is Work else work_of(work)
 
     def give_up(self, name: int) -> None:
-        """The end of the line says it."""
+        """Do nothing: the training process notices that the line has ended."""
 
     def publish(self, name: int, result: Result) -> None:
-        """Report. A child that the dataset forked ends here."""
+        """Report the result. A child that the dataset forked ends here."""
         self._reports.put((name, Plain(result) if type(result) is Made and result.place is not None else result))
 
 

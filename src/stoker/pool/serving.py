@@ -1,7 +1,7 @@
 """What a worker of ours does, in a process or a thread: it takes work from an exchange, does it, and publishes the result.
 
-An exchange is where work comes from and where results go. The names of what user code sees here (`get_worker_info`,
-seeds, error messages) are those of torch's worker loop.
+An exchange is where work comes from and where results go. User code sees the same here as in torch's worker loop:
+`get_worker_info`, seeds, error messages.
 """
 
 import random
@@ -25,18 +25,18 @@ class Exchange(Protocol):
     """Where a worker's work comes from, and where results go."""
 
     def next(self) -> tuple[Any, Work] | None:
-        """The next work, under the name that its result is to have; None: there is no more."""
+        """The next work, with the name that its result must have. None if there is no more."""
 
     def publish(self, name: Any, result: Result) -> None:
         """Hand over what was made."""
 
     def give_up(self, name: Any) -> None:
-        """Nothing will be made of a work: this worker ends."""
+        """Give up a work because this worker ends."""
 
 
 @dataclass(frozen=True)
 class Duty:
-    """What every worker of a loader is told, whatever its work. Travels to worker processes."""
+    """What every worker of a loader is told before its first work. It is sent to worker processes."""
 
     dataset: Any
     init_fn: Callable[[int], object] | None
@@ -50,14 +50,14 @@ class Duty:
         return WorkerInfo(id=worker, num_workers=self.workers, seed=self.base_seed + worker, dataset=self.dataset)
 
     def begin(self, worker: int, where: str) -> Maker:
-        """Call the user's `worker_init_fn`, and be ready to make batches. If that fails, every batch is its error."""
+        """Call the user's `worker_init_fn`, and return a maker. If that fails, every batch raises its error."""
         try:
             return self.begin_or_raise(worker)
         except Exception:
             return _Failing(ExceptionWrapper(where=where))
 
     def begin_or_raise(self, worker: int) -> Maker:
-        """The same, with the error raised at once."""
+        """Do what `begin` does, but raise an error at once."""
         if self.init_fn is not None:
             self.init_fn(worker)
         return self.maker()
@@ -80,20 +80,20 @@ class _Failing:
         self._failure = failure
 
     def make(self, work: Work, room: Room) -> Made:
-        """Raise why."""
+        """Raise the error with which this worker failed to begin."""
         self._failure.reraise()
         raise AssertionError
 
 
 def serve(maker: Maker, where: str, exchange: Exchange, room: Room) -> None:
-    """Do what the exchange gives, until there is no more. `where` is for messages of the user's errors."""
+    """Do the exchange's work until there is no more. `where` appears in messages of the user's errors."""
     while (given := exchange.next()) is not None:
         do(maker, where, exchange, room, *given)
         del given
 
 
 def do(maker: Maker, where: str, exchange: Exchange, room: Room, name: Any, work: Work) -> None:
-    """Do one work, and publish what became of it."""
+    """Do one work, and publish the batch or the error."""
     try:
         result: Result = maker.make(work, room)
     except Exception:

@@ -1,8 +1,8 @@
-"""The exchange of a group: its table says what is needed next, by any job, and what is made is staged for all of them.
+"""The exchange of a group: its table says which batch is needed next, by any job. Batches are staged for all jobs.
 
-Samples are collated straight to where the group stages them; or, if there is no room at once that is large enough, in
-memory of this process, and copied there. A tail says how to read what is staged. An error of the user's dataset is
-staged in its place, and raised in every job that gets there.
+Samples are collated straight into the group's memory. If there is not enough room there at once, they are collated in
+memory of this process, and copied later. A tail says how to read a staged batch. An error of the user's dataset is staged
+in place of its batch, and raised in every job that gets there.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ Batch = tuple[int, int, Any]
 
 
 class Samples(list[Any]):
-    """Samples that are collated when it is known where."""
+    """Samples that are collated once it is known where the batch goes."""
 
 
 class Orders:
-    """What the epochs of a group consist of, as far as this process had to find out."""
+    """The batches of a group's epochs, as far as this process needed them."""
 
     def __init__(self, at: Callable[[int], Sequence[Batch]]) -> None:
         self._at = at
@@ -55,7 +55,7 @@ class Orders:
         return {**self.__dict__, "_known": {}}
 
     def agree(self, epoch: int, staging: Staging) -> Sequence[Batch]:
-        """The batches of an epoch, if all jobs agree on them."""
+        """The batches of an epoch. Raises if the jobs do not agree on them."""
         if epoch in self._known:
             return self._known[epoch]
         with generators_restored():
@@ -86,7 +86,7 @@ class TableExchange:
         self._here = HereCollate()
 
     def next(self) -> tuple[Point, Work] | None:
-        """What the group needs next; None when this member leaves or has gone."""
+        """The work that the group needs next; None when this member leaves or has gone."""
         while (task := self._staging.next_task(self._goes_on)) is not None:
             given = self.work(task)
             if given is not None:
@@ -94,7 +94,7 @@ class TableExchange:
         return None
 
     def work(self, task: Task) -> tuple[Point, Work] | None:
-        """The work of a task that this process has claimed. None if it was only to say what an epoch consists of."""
+        """The work of a task that this process has claimed. None if the task was only to say how long an epoch is."""
         if isinstance(task, Draw):
             self._orders.agree(task.epoch, self._staging)
             return None
@@ -102,12 +102,12 @@ class TableExchange:
         try:
             return task.point, Work(epoch, *self._orders.agree(epoch, self._staging)[step])
         except BaseException:
-            # A member whose sampler does not agree, or that is interrupted, has to go. The others prepare the batch.
+            # If this member's sampler disagrees, or it is interrupted, it leaves. The others prepare the batch.
             self.give_up(task.point)
             raise
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
-        """Have a batch made, and put it where it is staged, or into memory of this process if that is not to be had."""
+        """Make a batch in the group's memory, or in memory of this process if there is no room."""
         began, rest = now(), _Rest()
         content = make()
         asleep = rest.part()
@@ -115,7 +115,7 @@ class TableExchange:
         return self._stage_at_once(content, made, asleep) or self._stage_later(content, made, asleep)
 
     def _stage_at_once(self, content: Any, made: Made, asleep: float) -> Made | None:
-        """Collate straight to where the batch is staged, if it fits into what can be had at once."""
+        """Collate straight into the group's memory, if there is room for the batch at once."""
         staging, outbox, point = self._staging, self._staged, self._point
         slot = staging.reserve(point)
         if slot is None:
@@ -144,28 +144,28 @@ class TableExchange:
                     length = _lay_out(content, made, outbox, here.collate)
                     self._staging.publish(self._point, [outbox.content()[:length]], asleep)
                     return made
-            # User code has kept all that was collated here: other memory, then.
+            # User code has kept every batch that was collated here, so new memory is needed.
         raise AssertionError("new memory is free")
 
     def publish(self, name: Point, result: Result) -> None:
-        """What was made is staged already; an error is staged now."""
+        """Stage an error. A batch is staged already."""
         if not isinstance(result, Made):
             self._staging.publish(name, [_tail(Made(0, 0.0, 0.0, None), failure=portable(result))])
 
     def give_up(self, name: Point) -> None:
-        """Let another worker do it."""
+        """Give up the claim, so that another worker does the work."""
         if os.getpid() == self._staging.process[0]:  # and not a child that the dataset forked, and that ends
             self._staging.let_go(name)
 
 
 class _Rest:
-    """How much of some time this thread sleeps. Waiting for a processor is not sleeping."""
+    """Measures which part of a time this thread sleeps. Waiting for a processor is not sleeping."""
 
     def __init__(self) -> None:
         self._began, self._busy = time.monotonic(), _busy_s()
 
     def part(self) -> float:
-        """Of the time until now."""
+        """The part of the time since the start that this thread has slept."""
         span_s = time.monotonic() - self._began
         return 1.0 - (_busy_s() - self._busy) / span_s if span_s > 0 and self._busy else 0.0
 
@@ -184,7 +184,7 @@ def _busy_s() -> float:
 
 
 def _lay_out(content: Any, made: Made, outbox: Outbox, collate: Callable[[Any], Any]) -> int:
-    """Put a batch and its tail into the slot that is claimed. How many bytes that is."""
+    """Put a batch and its tail into the claimed slot. Returns how many bytes they take."""
     batch = collate(list(content)) if type(content) is Samples else content
     layout, pickled = fill(batch, outbox, plain_reducers)
     tail = _tail(made._replace(layout=layout, pickled=pickled))
@@ -194,7 +194,7 @@ def _lay_out(content: Any, made: Made, outbox: Outbox, collate: Callable[[Any], 
 
 
 Portable = tuple[bytes, str]
-"""An error of the user's, pickled, and its message for those who cannot open that."""
+"""An error of the user's, pickled, and its message for processes that cannot unpickle it."""
 
 
 class Staged(NamedTuple):
@@ -212,7 +212,7 @@ class Staged(NamedTuple):
 
 
 def staged(content: Bytes) -> Staged:
-    """What a staged batch says of itself."""
+    """Read the tail of a staged batch."""
     length = int.from_bytes(content[-_TAIL:].tobytes(), "little")
     made, failure = marshal.loads(content[-_TAIL - length : -_TAIL].tobytes())
     return Staged(Made(*made), failure, content)
@@ -224,7 +224,7 @@ def _tail(made: Made, failure: Portable | None = None) -> Bytes:
 
 
 def portable(wrapper: ExceptionWrapper) -> Portable:
-    """An error for another process."""
+    """Turn an error into bytes for another process."""
     try:
         return pickle.dumps(wrapper), wrapper.exc_msg
     except Exception:
@@ -232,7 +232,7 @@ def portable(wrapper: ExceptionWrapper) -> Portable:
 
 
 def raise_portable(failure: Portable) -> None:
-    """Raise it there."""
+    """Raise an error that `portable` has written."""
     content, message = failure
     try:
         wrapper = pickle.loads(content)

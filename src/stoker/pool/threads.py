@@ -48,11 +48,11 @@ class QueuePool:
             serve(self._duty.begin(worker, where), where, exchange, self._room)
 
     def order(self, worker: int, name: int, work: Work) -> None:
-        """Have a worker do something. Does not wait."""
+        """Send work to a worker, without waiting."""
         self._orders[worker].put((name, work))
 
     def get(self, timeout_s: float) -> tuple[int, Result]:
-        """The next result, and the name of its work. `queue.Empty` after a time."""
+        """The next result, and the name of its work. Raises `queue.Empty` after a time."""
         return self._results.get(timeout=timeout_s)
 
     def open(self, made: Made) -> Any:
@@ -60,17 +60,17 @@ class QueuePool:
         return made.batch
 
     def claim_common(self) -> int:
-        """Parts of batches are handed over as they are."""
+        """Return NOT_COMMON: threads hand over parts of batches as they are."""
         return NOT_COMMON
 
     def free_common(self, slot: int) -> None:
-        """There is none."""
+        """Never called: threads have no common slots."""
 
     def open_common(self, parts: list[Made]) -> Any:
-        """There is none."""
+        """Never called: threads have no common slots."""
 
     def close(self) -> None:
-        """End the crew."""
+        """End the worker threads."""
         self.crew.close()
 
 
@@ -87,10 +87,10 @@ class _QueueExchange:
         return None if self._stopped.is_set() else given
 
     def give_up(self, name: int) -> None:
-        """The end of the thread says it."""
+        """Do nothing: the training process notices that the thread has ended."""
 
     def publish(self, name: int, result: Result) -> None:
-        """Hand over. A child that the dataset forked ends here: nobody else is here to be told."""
+        """Hand over the result. A child that the dataset forked ends here: it has no reader."""
         if os.getpid() != self._process:
             if not isinstance(result, Made):
                 print(result.exc_msg, file=sys.stderr)
@@ -109,7 +109,7 @@ class HereRoom:
         """Whose driver page-locks batches; None if they are not to be page-locked."""
 
     def begin(self) -> None:
-        """In a worker thread."""
+        """Prepare a worker thread: called once in each."""
         if self._device is not None:
             torch.accelerator.set_device_index(self._device)  # or it would be the first one, in a new thread
 
@@ -119,7 +119,7 @@ class HereRoom:
         return None if self._here is None else self._here.outbox
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
-        """Have a batch made."""
+        """Make a batch in this thread's memory."""
         began = now()
         if self._here is None:
             batch = make()

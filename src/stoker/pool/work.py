@@ -1,6 +1,6 @@
-"""What is to be prepared, and what was made of it: the values that go between those who order and those who prepare.
+"""`Work` is what to prepare, `Made` is the result: the values that go between the training process and its workers.
 
-Both travel as plain values where they consist of nothing else: then they are marshalled, which takes a tenth of the time.
+If all their fields are plain values they are marshalled, which takes a tenth of the time of pickling.
 """
 
 from collections.abc import Sequence
@@ -40,15 +40,15 @@ class Work(NamedTuple):
     """Indices of the dataset; as bytes where all are plain numbers, because that is faster to send."""
     part: Part | None = None
     decision: Decision | None = None
-    """What a cache shall keep and forget, where a policy decides ahead."""
+    """What a cache keeps and forgets, if a policy decides ahead."""
 
     @property
     def indices(self) -> Sequence[Any]:
-        """The indices as the dataset shall see them."""
+        """The indices as the dataset gets them."""
         return listed(self.ids)
 
     def as_plain(self) -> Plain | None:
-        """For a line, if the indices are plain values."""
+        """This work as plain values for a line, if its indices are plain."""
         ids: Any = self.ids
         if type(ids) is np.ndarray:
             ids = ids.tobytes()
@@ -68,9 +68,9 @@ class Made(NamedTuple):
 
     samples: int
     finished: float
-    """When, by the meter's clock."""
+    """When the batch was finished, by the meter's clock."""
     prep_s: float
-    """How long it took."""
+    """How many seconds preparing took."""
     counts: Counts | None
     """What was counted while samples were fetched."""
     draws: bool = False
@@ -88,7 +88,7 @@ class Made(NamedTuple):
 
 
 def listed(ids: Any) -> Sequence[Any]:
-    """Indices as the dataset shall see them, of indices in any form that a Work has them in."""
+    """A Work's indices, in any of their forms, as the dataset gets them."""
     if type(ids) is bytes:
         return np.frombuffer(ids, np.int64).tolist()  # type: ignore[no-any-return]
     return ids.tolist() if type(ids) is np.ndarray else ids  # type: ignore[no-any-return]

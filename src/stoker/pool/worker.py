@@ -1,7 +1,7 @@
-"""What happens in a worker process of the loader, whoever gives it work: torch's worker loop, or ours (`serving`).
+"""What happens in a worker process of the loader, both under torch's worker loop and under ours (`serving`).
 
-`begin` comes first. Every batch is put into a slot, and leaves as a `Made`, a message of some hundred bytes about it; the
-training process opens the slot.
+`Beginning` comes first. Every batch is put into a slot and announced by a `Made`, a message of some hundred bytes. The
+training process then opens the slot.
 """
 
 import gc
@@ -47,7 +47,7 @@ class SlotRoom:
         collate_into(self.outbox, alike_everywhere=self.alike_everywhere)
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
-        """Have a batch made in a slot, and announce it. When every slot is kept by somebody, it goes torch's way."""
+        """Make a batch in a slot, and announce it. When every slot is in use, the batch travels torch's way."""
         began, outbox = now(), self.outbox
         joined = slot != NOT_COMMON and outbox.join(slot)
         if not joined and not outbox.claim():
@@ -75,25 +75,25 @@ class SlotRoom:
 
 
 class Beginning:
-    """The first thing that a worker process does, in either regime. Travels there."""
+    """The first thing that a worker process does, with a seed or without. It is sent there."""
 
     def __init__(self, room: SlotRoom, *, forked: bool) -> None:
         self.room = room
         self.forked = forked
 
     def __call__(self, number: int) -> Callable[[Any], None] | None:
-        """Prepare this process. What is returned wants to know of indices that are ordered."""
+        """Prepare this process. Returns a function to call with the indices of new orders, or None."""
         if self.forked:
             leave_inherited()
         if end_with_parent():
-            # The watch above replaces torch's look at the parent every few seconds, which would wake an idle worker.
+            # The watch above replaces torch's check of the parent every few seconds, which would wake an idle worker.
             look_for_parent_every(_NEVER_S)
         self.room.begin(number)
         return self.room.caching.begin()
 
 
 class SlotCollate:
-    """Stands where torch's worker loop calls `collate_fn`."""
+    """The `collate_fn` that torch's worker loop calls."""
 
     def __init__(self, room: SlotRoom, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
         self.room = room
@@ -114,17 +114,17 @@ def are_forked(context: Any) -> bool:
 
 
 def leave_inherited() -> None:
-    """In a forked worker: what was inherited is the training process's to collect.
+    """In a forked worker: do not garbage-collect objects that were inherited from the training process.
 
-    Finalizers of its garbage must not run here, where they would lock queues and end workers that are not ours; and pages
-    that are not looked at stay shared. A worker that is started anew has inherited nothing, and collects all it has when it
-    ends: extension modules complain of objects that are left.
+    Their finalizers must not run here, where they would lock queues and end workers that are not ours; and pages that the
+    collector does not visit stay shared. A spawned worker has inherited nothing. It collects everything when it ends,
+    because extension modules complain of remaining objects.
     """
     gc.freeze()
 
 
 def explain(error: Exception, report: Any) -> ExceptionWrapper:
-    """What is reported when a report cannot be pickled: the user's error in other words, or why not."""
+    """Replace a report that cannot be pickled: by the user's error in plain words, or by why pickling failed."""
     if isinstance(report, ExceptionWrapper):
         report.exc_type = RuntimeError
         return report
@@ -133,7 +133,7 @@ def explain(error: Exception, report: Any) -> ExceptionWrapper:
 
 
 class Opened:
-    """A batch in the training process, with what is known of how it was made."""
+    """A batch in the training process, with what the worker reported about it."""
 
     __slots__ = ("batch", "made")
 
@@ -142,13 +142,13 @@ class Opened:
         self.batch = batch
 
     def pin_memory(self, device: str | None = None) -> "Opened":
-        """Copy into page-locked memory, as torch's pinning thread asks every object that can."""
+        """Copy the batch into page-locked memory. torch's pinning thread calls this."""
         self.batch = pin_memory(self.batch, device)
         return self
 
 
 class Opener:
-    """Makes batches of what workers have made, over the slots that they lie in."""
+    """Opens what workers have made: batches over the slots that they lie in."""
 
     def __init__(self, inbox: Inbox, *, pins: bool) -> None:
         self.inbox = inbox
@@ -156,12 +156,12 @@ class Opener:
         """Whether what is not page-locked by its slot is to be copied to where it is."""
 
     def arrived(self, *values: Any) -> Opened:
-        """What torch's iterator gets for a report."""
+        """Turn a report into what torch's iterator expects."""
         made = Made(*values)
         return Opened(made, self.open(made))
 
     def open(self, made: Made) -> Any:
-        """The batch. A slot that others are filling, too, is left closed."""
+        """The batch over its slot, or the batch itself if it came without a slot."""
         if made.place is None:
             return self._pinned(made.batch)
         row, number, length, used = made.place

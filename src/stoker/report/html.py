@@ -1,8 +1,8 @@
 """A profile, or two of them as before and after, as one page of HTML that needs nothing else and asks nobody. Pure.
 
 `page.html`, `page.css`, `charts.js` and `page.js` are the page, `words` has what it says, and `model.js` is the cost model
-again, for the sliders. Whatever comes from a profile is escaped by the template; scripts get numbers only. The policy in
-the page allows its own scripts, by their hash, and no request to anywhere.
+again, for the sliders. The template escapes all text of a profile; scripts get numbers only. The policy in the page allows
+its own scripts, by their hash, and no request to anywhere.
 """
 
 import base64
@@ -131,7 +131,7 @@ def _json(document: object) -> str:
 
 
 def _predicted(profile: Profile, share: Share | None = None) -> Prediction | str:
-    """By the stages alone, or why not."""
+    """The speed predicted from the stages alone, or why there is no prediction."""
     rates = profile.rates
     most = max(profile.workers, rates.workers, *rates.prep_by_workers, *rates.prep_by_threads, *rates.storage_by_readers, 0)
     if most > _MOST_WORKERS:

@@ -1,7 +1,7 @@
 """A terminal that is drawn on again and again, and left as it was found.
 
-Plain escape sequences on the alternate screen. Whatever ends it (q, Ctrl-C, SIGTERM, an error, Ctrl-Z for a while), the
-screen, the cursor and the keyboard are given back first.
+It uses plain escape sequences on the alternate screen. However it ends (q, Ctrl-C, SIGTERM, an error) or pauses (Ctrl-Z),
+the screen, the cursor and the keyboard are restored first.
 """
 
 import contextlib

@@ -98,7 +98,7 @@ class _Layout:
 
 
 def _lay_out(known: Sequence[_Column], width: int, unknown: set[str], longest: int) -> _Layout:
-    """What fits; columns of which nothing is known go first, also to make room for names."""
+    """The columns that fit. Columns without values are dropped first, also to make room for names."""
     columns = list(known)
     while columns and sum(column.width + 2 for column in columns) + _LEAST_NAME + _LEAST_SPARKS + 2 > width:
         columns.remove(max(columns, key=lambda column: (column.title in unknown, column.rank)))

@@ -1,6 +1,6 @@
 """What a page says of a profile: numbers, sentences, and commands to copy. Pure; nothing here predicts or decides.
 
-Text of a profile is passed on as it is: whoever shows it escapes it.
+Text of a profile is passed on unchanged: the page that shows it escapes it.
 """
 
 import math
@@ -49,7 +49,7 @@ def within(value: float, sure: float) -> str:
 
 
 def rate(value: float, sure: float = 0.0) -> str:
-    """The same in a sentence."""
+    """A rate with its unit, for a sentence."""
     words = f"{number(value)}\xa0samples/s" if value else "an unknown number of samples/s"
     return words + (f"\xa0\xb1{percent(sure)}" if sure and value else "")
 
@@ -120,7 +120,7 @@ def _times(times: float) -> str:
 
 
 def lead(profile: Profile) -> str:
-    """Why that is so."""
+    """The sentence below the headline: why that is so."""
     rates, sure, seen = profile.rates, profile.confidence, verdict(profile)
     could = f"the training loop could take {rate(rates.gpu, sure.gpu)}"
     if seen.limit == "gpu":

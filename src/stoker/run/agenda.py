@@ -29,7 +29,7 @@ class Agenda:
         self.ranks = Ranks()
         self.iterations, self.phase_s, self.deadline = iterations, phase_s, deadline
         self.save = save
-        """Called whenever there is something new in `found`."""
+        """Called after every change of `found`."""
         self.step = ""
         """What is being measured, as in `found.done`."""
         self.left_s = 0.0
@@ -46,7 +46,7 @@ class Agenda:
         return True
 
     def finish(self, step: str) -> None:
-        """It is done, and others may have taken cores meanwhile."""
+        """Note that a step is done, and whether other processes took cores meanwhile."""
         self.step = ""
         self.found.done.append(step)
         load = self._watch.load()
@@ -56,7 +56,7 @@ class Agenda:
         self.save()
 
     def note_what_is_missing(self) -> None:
-        """To be said at the end, if the time was over before."""
+        """Note for the report what was not measured because the time was over."""
         if self._is_past(self.deadline):
             self.found.note("the time was too short for all measurements (--time gives each more of it)")
 

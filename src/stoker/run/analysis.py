@@ -38,7 +38,7 @@ _SAVED_EVERY_S = 5.0
 
 
 class Analysis:
-    """Stands between the script and its loaders."""
+    """Sees every batch that the script gets of its loaders, and replaces those of the training loader."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -114,7 +114,7 @@ class Analysis:
         return batch
 
     def _find_companions(self) -> None:
-        """A loader that gives one batch beside every batch of the training loader belongs to the loop."""
+        """Find loaders that give one batch beside every batch of the training loader: they belong to the loop."""
         for number, count in self._used.items():
             self._together[number] = self._together.get(number, 0) + 1 if count == 1 else 0
             if self._together[number] >= _COMPANION:
@@ -129,7 +129,7 @@ class Analysis:
         watched.release()
         self._find_companions()
         if time.perf_counter() - self._saved_at > _SAVED_EVERY_S:
-            self._save()  # should it be killed
+            self._save()  # in case it is killed
         if watched.given == watched.ends_after:
             measurement.epoch_ended()
             raise StopIteration
@@ -191,7 +191,7 @@ class Analysis:
         return any(known is loader for known in self._training)
 
     def _adopt(self) -> None:
-        """An update after another loader's batch: one that gives the same kind of batches trains, too."""
+        """After an update that followed another loader's batch: if its batches are of the same kind, it trains, too."""
         last, measurement = self._last, self._measurement
         self._last = None
         if last is None or measurement is None or not measurement.kept or id(last.loader) in self._judged:
@@ -248,7 +248,7 @@ class Analysis:
 
 
 class Watched:
-    """What the script iterates: a loader's own batches, until an analysis takes over. It ends where the loader would."""
+    """What the script iterates: a loader's own batches, until an analysis replaces them. It ends where the loader would."""
 
     def __init__(self, analysis: Analysis, loader: Any, own: Any) -> None:
         self._analysis = analysis
@@ -279,7 +279,7 @@ class Watched:
         return getattr(self.loader if self.own is None else self.own, name)
 
     def release(self) -> None:
-        """The loader's own batches are not needed any more."""
+        """End the loader's own iterator: its batches are not needed any more."""
         if self.own is not None:
             close_iterator(self.own)
             self.own = self.last = None

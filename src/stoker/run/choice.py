@@ -1,8 +1,8 @@
 """Which of a script's loaders it trains with. Pure: events bring their time, loaders are numbers in the order of first use.
 
-The one whose batches precede an optimizer's step. A script that makes no such step for a while (its own updates, or none)
-is taken to train with a loader whose batches precede a backward pass, or that shuffles; else, after a longer while, with
-the largest of those it has used. A loader that is read while gradients are switched off validates.
+It is the loader whose batches precede an optimizer's step. If a script makes no such step for a while (it updates by
+itself, or not at all), it is a loader whose batches precede a backward pass, or that shuffles; after a longer while, the
+largest loader that was used. A loader that is read while gradients are switched off validates.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class _Loader:
 
 
 class Choice:
-    """Follows loaders and updates until it is clear. `by_time=False` counts batches alone, as ranks do that must agree."""
+    """Follows loaders and updates until the choice is clear. Ranks, which must agree, count batches: `by_time=False`."""
 
     def __init__(self, wanted: int | None = None, *, by_time: bool = True) -> None:
         self.chosen: int | None = None
@@ -63,11 +63,11 @@ class Choice:
             self._loaders[self._last].goes_back = True
 
     def learns(self, loader: int) -> bool:
-        """Whether it was read with gradients switched on."""
+        """Whether a loader was read with gradients switched on."""
         return self._loaders[loader].learns
 
     def best_guess(self) -> int | None:
-        """The chosen one, or what would be if nothing more came."""
+        """The chosen loader, or the one that would be chosen if no more events came."""
         if self.chosen is not None or self._wanted is not None or not self._loaders:
             return self.chosen
         return max(range(len(self._loaders)), key=self._likelihood)

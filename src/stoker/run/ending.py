@@ -1,7 +1,7 @@
-"""Whether the script has failed, for those who speak when it ends: a failing script has the last word.
+"""Whether the script has failed. Then nothing of ours is printed at its end, so that its own error stands last.
 
-Python tells at exit of an exception that nobody caught, but not of an exit code. So `sys.exit` takes note of it. Who writes
-`raise SystemExit(1)` instead is not noticed, and gets the line that every script gets.
+At exit Python tells of an uncaught exception, but not of an exit code. So `sys.exit` is replaced by a function that notes
+the code. A `raise SystemExit(1)` is not noticed, and the script gets the usual line.
 """
 
 import functools
@@ -30,7 +30,7 @@ def watch() -> None:
 
 
 def watch_interrupts() -> None:
-    """Take note of Ctrl-C, too, from now on: many scripts catch it and end as if all had been done."""
+    """Take note of Ctrl-C, too, from now on: many scripts catch it and end as if they had finished."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is _interrupt:
         signal.signal(signal.SIGINT, _interrupted)
 
@@ -41,12 +41,12 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
 
 
 def was_interrupted() -> bool:
-    """Whether there was a Ctrl-C, whatever the script made of it."""
+    """Whether there was a Ctrl-C, even if the script caught it."""
     return bool(_interrupts)
 
 
 def leave_quietly() -> None:
-    """At Ctrl-C say nothing: whoever has started this script does."""
+    """At Ctrl-C print nothing: the command that started this script does."""
     show = sys.excepthook
 
     def shown(kind: type[BaseException], *rest: Any) -> None:

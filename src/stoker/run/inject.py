@@ -21,7 +21,7 @@ SETTINGS = "STOKER_RUN"
 
 
 class _Then(importlib.abc.Loader):
-    """A module's own loader, and then something else."""
+    """A module loader that imports the module, and then calls a function."""
 
     def __init__(self, loader: Any, act: Callable[[ModuleType], None], finder: Any) -> None:
         self.loader = loader
@@ -34,7 +34,7 @@ class _Then(importlib.abc.Loader):
         return getattr(self.loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's loader does."""
+        """Do what the module's own loader does."""
         module: ModuleType | None = self.loader.create_module(spec)
         return module
 
@@ -49,14 +49,14 @@ class _Then(importlib.abc.Loader):
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """Waits for a module, and is gone then. Many only ask whether there is a torch, and do not import it yet."""
+    """An import hook that removes itself when its module is imported. Many only look for torch, and do not import it."""
 
     def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.act = act
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find the module where everybody else finds it."""
+        """Find the module by the other finders."""
         if name != self.name:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -66,7 +66,7 @@ class _Waiting(importlib.abc.MetaPathFinder):
 
 
 def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Act on a module when it has been imported: now, if it has."""
+    """Call a function when a module has been imported: now, if it has."""
     if name in sys.modules:
         act(sys.modules[name])
     else:

@@ -127,7 +127,7 @@ class LoopClock:
 
     @contextmanager
     def counting_what_is_under_way(self) -> Iterator[bool]:
-        """Within, the series has what there is of a chunk that is not full. Whether the phase was timed at all."""
+        """Within this, the series includes a chunk that is not full. Yields whether the phase was timed at all."""
         is_timed = self._phase.batches is None and not self.is_over
         if is_timed and self._chunk_iterations:
             self._series.add(self._chunk_iterations * self.batch, self._chunk_s)
@@ -166,7 +166,7 @@ class LoopClock:
         self._chunk_s += took
 
     def _interrupted(self, seconds: float) -> None:
-        """What was prepared meanwhile does not count."""
+        """After an interruption: batches that were prepared meanwhile do not count."""
         if self._phase.ahead and self._typical_s > 0:
             self._skip = max(self._skip, min(self._phase.ahead, math.ceil(max(0.0, seconds) / self._typical_s)))
 
@@ -175,7 +175,7 @@ class LoopClock:
         self.is_over = bool(self._agree(float(self._phase_given >= batches or is_long))[0])
 
     def _is_overdue(self, now: float) -> bool:
-        """A loop that has become slow does not fill its chunk in time. Of several ranks, all have to fill theirs."""
+        """Whether a chunk takes too long: the loop has become slow. With several ranks never: all have to fill theirs."""
         return self._agree is _alone and (now >= self._deadline or self.active_s > 2 * self._phase_s)
 
     def _close_chunk(self, now: float) -> None:
@@ -200,7 +200,7 @@ class LoopClock:
         self.is_over = late > 0 or elapsed > 3 * self._phase_s or self._is_enough(elapsed)
 
     def _better_size(self, iteration_s: float) -> int:
-        """Long enough to be timed; whole rounds of workers, whose batches come together, and of accumulated updates."""
+        """A size of chunks that is long enough to time, in whole rounds of workers and of accumulated updates."""
         iterations = max(1, math.ceil(CHUNK_S / max(iteration_s, 1e-6)))
         accumulation = round(self._all_given / self._updates) if self._updates else 1
         rounds = math.lcm(max(1, self._rounds), accumulation if 1 <= accumulation <= _MOST_ACCUMULATION else 1)
@@ -209,7 +209,7 @@ class LoopClock:
         return rounds * math.ceil(iterations / rounds)
 
     def _is_enough(self, elapsed: float) -> bool:
-        """Sure enough, or too long."""
+        """Whether the rate is sure enough, or the phase takes too long."""
         if len(self._series.times) < FEWEST:
             return elapsed > 2 * self._phase_s
         is_sure = self._series.width < GOOD or self._phase_given >= self._enough

@@ -79,17 +79,17 @@ class Measured:
         return [name for name, times in parts.items() if times]
 
     def note(self, words: str) -> None:
-        """Something to tell the user, once."""
+        """Add a note for the user, once."""
         if words not in self.notes:
             self.notes.append(words)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it, whole or not at all."""
+        """Write the document, whole or not at all."""
         write_text(path, json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self | None:
-        """Read it; None if there is nothing."""
+        """Read the document; None if there is none."""
         try:
             document = json.loads(Path(path).read_text())
         except FileNotFoundError:

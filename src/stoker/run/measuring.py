@@ -118,7 +118,7 @@ class Measurement:
 
     @contextmanager
     def counting_what_is_under_way(self) -> Iterator[None]:
-        """Within, `found` has all that is known at this moment. A phase that was begun need not be repeated then."""
+        """Within this, `found` holds all that is known now, so that a phase that was begun need not be repeated."""
         with self.clock.counting_what_is_under_way() as is_timed:
             begun = [self._agenda.step] if is_timed and self._agenda.step else []
             self.found.done += begun
@@ -155,7 +155,7 @@ class Measurement:
         agenda.note_what_is_missing()
 
     def _steps_of_a_stream(self) -> Iterator[Step]:
-        """What can be said of a stream: the loop, and all that comes before it."""
+        """The measurements that are possible with an iterable dataset: the loop, and all that comes before it."""
         found, agenda = self.found, self._agenda
         found.note(
             "the dataset is a stream: reading and preparing cannot be told apart, and nothing can be cached or cooled"
@@ -186,7 +186,7 @@ class Measurement:
             yield batch
 
     def _replays(self) -> Iterator[Step]:
-        """The loop with batches that are there already, over and over."""
+        """Measure the loop with the same few batches again and again."""
         if self._agenda.has_time_for("alone"):
             moved = [batch for batch in (kept.on(self._device) for kept in self.kept) if batch is not None]
             if not moved:
@@ -202,12 +202,12 @@ class Measurement:
             self._finish("host")
 
     def _replay(self, name: str, batches: list[Kept], series: Series) -> Step:
-        """Copies are made while the loop's clock stands still, unless a device makes them."""
+        """Give copies of kept batches. They are made while the loop's clock stands still, unless a device makes them."""
         source = (batch.fresh() for batch in itertools.cycle(batches))
         return Phase(name, ahead=0, without_waiting=self._device is None), series, source
 
     def _cold(self, batches: list[Any]) -> Iterator[Step]:
-        """Samples come cold, apart from the part that a cache would hold. What was read is cooled again."""
+        """Give batches of cold samples, except for the part that a cache would hold. After reading, samples are cooled."""
         subject, storage = self.subject, self.subject.storage
         part = self.found.cached_part
         ids = sorted({number for batch in batches for number in subject.samples(batch)})
@@ -227,7 +227,7 @@ class Measurement:
         close_iterator(source)
 
     def _in_flight(self) -> int:
-        """Batches that were prepared before the loop's time counted, and those under way."""
+        """The number of batches that were prepared before the loop's time counted, or are under way."""
         return max(2, self.subject.workers * (self.subject.prefetch + 1))
 
     def _finish(self, step: str) -> None:

@@ -1,6 +1,7 @@
 """What is measured while the loop is paused: workers by themselves, with all samples in memory, then storage, cold.
 
-Once, be it that the script pauses the loop to validate or that the phases before are over. All samples are warm afterwards.
+This is done once: when the script pauses the loop to validate, or when the phases before are over. Afterwards all samples
+are warm.
 """
 
 import time
@@ -31,7 +32,7 @@ class Paused:
         """Whether samples can be made cold, as far as is known."""
 
     def measure(self) -> None:
-        """All of it, unless that was done before."""
+        """Measure everything, unless that was done before."""
         if self._is_done:
             return
         self._is_done = True
@@ -64,7 +65,7 @@ class Paused:
             files.warm(paths)
 
     def _describe(self, ids: Ids) -> None:
-        """What the dataset amounts to, by these samples or by all."""
+        """Describe the dataset's size, from these samples or from all."""
         found, storage = self._found, self._subject.storage
         found.samples = self._subject.length
         if storage.is_known:
@@ -102,7 +103,7 @@ class Paused:
 
 
 def worker_counts(own: int, world: int) -> list[int]:
-    """Those of the loader itself, then others by which more or fewer can be judged."""
+    """The loader's own number of workers, then others to judge more or fewer by."""
     cores = max(1, int(usable_cores() / max(1, world)))
     counts = {1, max(1, cores // 2), cores, max(1, own)} if cores <= 4 or own else {1, cores}
     counts |= {0} if own == 0 else set()

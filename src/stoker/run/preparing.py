@@ -35,7 +35,7 @@ class Preparing:
         self._found, self._ranks, self._phase_s = agenda.found, agenda.ranks, agenda.phase_s
 
     def measure(self, batches: list[Any], workers: int) -> None:
-        """By so many workers of the loader's own kind."""
+        """Measure with so many workers of the loader's own kind."""
         source = self._subject.over(itertools.cycle(batches), workers, cached=True)
         busy = self.consume(source, self._found.prep.setdefault(workers, Series()), workers)
         if workers and workers <= usable_cores():
@@ -43,13 +43,13 @@ class Preparing:
         close_iterator(source)
 
     def measure_threads(self, batches: list[Any], workers: int) -> None:
-        """By so many threads."""
+        """Measure with so many threads."""
         source = self._subject.over(itertools.cycle(batches), workers, "threads", cached=True)
         self.consume(source, self._found.prep_threads.setdefault(workers, Series()), workers)
         close_iterator(source)
 
     def consume(self, source: Iterator[Any], series: Series, workers: int) -> float:
-        """Take batches as fast as they come. The part of the time that workers keep a core busy, or would."""
+        """Take batches as fast as they come. Returns the part of the time that workers keep a core busy, or would."""
         pids = source.pids if isinstance(source, WorkersIter | PoolIter) else []
         rounds, began = max(1, workers), time.perf_counter()
         for _ in range(rounds * ((self._subject.prefetch or 2) + 1)):

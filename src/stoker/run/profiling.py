@@ -15,7 +15,7 @@ _CHANCE = 1.25
 
 
 def profile_of(found: Measured, script: str) -> Profile:
-    """What is missing is predicted from the rates, as far as these are known."""
+    """Make a profile. Values that were not measured are predicted from the rates, as far as these are known."""
     workers = found.workers
     prep = found.prep.get(workers) or found.prep[max(found.prep)]
     storage = found.storage.get(max(1, workers), Series())

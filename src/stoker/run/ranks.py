@@ -1,4 +1,4 @@
-"""The ranks of the script, as far as an analysis needs them: they agree on what was found."""
+"""The ranks of the script under analysis. They agree on what was found."""
 
 import torch
 import torch.distributed

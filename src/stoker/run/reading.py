@@ -1,8 +1,8 @@
-"""Storage by itself, cold and in random order, while the loop is paused.
+"""Measures storage by itself, cold and in random order, while the loop is paused.
 
-A store with a quota saves up while nobody reads, and may give in bursts what is due. So nothing counts that was saved up
-before a measurement, rates are taken from one wait of the store to another, and what a reader gets who lets the store rest
-between reads, as a worker does while it prepares, is measured apart.
+A store with a quota saves up while nobody reads, and may give in bursts what is due. So what was saved up before a
+measurement does not count, and rates are taken from one wait of the store to another. A worker lets the store rest while it
+prepares: the rate of such a reader is measured separately.
 """
 
 import random
@@ -30,7 +30,7 @@ class Reading:
         self._found, self._ranks, self._phase_s = agenda.found, agenda.ranks, agenda.phase_s
 
     def measure(self, ids: Ids, paths: list[str]) -> None:
-        """All of it, over samples that can be made cold by forgetting these files."""
+        """Measure everything, over samples that can be made cold by dropping these files from memory."""
         found, workers = self._found, max(1, self._subject.workers)
         ids = random.Random(0).sample(ids, len(ids))
         readers = self._subject.storage.readers(ids)
@@ -80,7 +80,7 @@ class Reading:
         self._agenda.left_s -= time.perf_counter() - began
 
     def _read_rested(self, readers: list[Callable[[], object]], paths: list[str], pause_s: float) -> float:
-        """The rate of a reader who waits between reads, without that waiting."""
+        """The rate of a reader that waits between reads. The waits do not count."""
         files.cool(paths)
         ahead, chunks, began = iter(readers), [], time.perf_counter()
         while time.perf_counter() - began < self._phase_s / 2:
@@ -96,7 +96,7 @@ class Reading:
 
 
 def _seconds(act: Callable[[], object], pause_s: float) -> float:
-    """How long something takes after a rest."""
+    """How many seconds a call takes after a rest."""
     time.sleep(pause_s)
     began = time.perf_counter()
     act()

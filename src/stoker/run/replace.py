@@ -25,7 +25,7 @@ _meters: list[Meter] = []
 
 
 def replace(settings: dict[str, Any]) -> None:
-    """From now on, whoever asks torch for its DataLoader gets ours; unless this is a torch that ours does not fit."""
+    """Replace torch's DataLoader by ours from now on; unless ours does not fit this version of torch."""
     if expected.difference() is not None:
         _leave_torchs(settings)
         return
@@ -54,7 +54,7 @@ def replace(settings: dict[str, Any]) -> None:
 
 
 def _leave_torchs(settings: dict[str, Any]) -> None:
-    """Have the script run as it is, and all processes that it starts; unless it was to be measured, or to be saved."""
+    """Let the script and its processes run with torch's loader. For an analysis or checkpoints, end it and say why."""
     os.environ.pop(SETTINGS, None)
     if settings.get("analyze"):
         Measured(word=f"{expected.words()}. {expected.ADVICE}").save(settings["analyze"]["measured"])

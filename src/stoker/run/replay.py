@@ -1,8 +1,8 @@
-"""A batch that can be given to the training loop again and again, fresh each time, whatever the script does to it.
+"""A batch that can be given to the training loop again and again, fresh each time, even if the script changes it.
 
-Scripts pop labels out of batches, and change tensors in place. So a batch is kept in two parts: its tensors, and all that
-is around them as a pickle, whatever classes that has. A fresh one is put together of copies. Moving it to a device moves
-the tensors, so that it does not matter whether a class knows `.to()`.
+Scripts pop labels out of batches, and change tensors in place. So a batch is kept in two parts: its tensors, and everything
+around them as a pickle, of any classes. A fresh batch is put together from copies. To move it to a device, its tensors are
+moved, so its classes need no `.to()`.
 """
 
 import copy
@@ -71,7 +71,7 @@ class _Taking(pickle.Pickler):
         self._seen: Tensors = []  # so that no other object gets the id of one
 
     def persistent_id(self, thing: Any) -> int | None:
-        """A tensor's number, the same wherever the batch has it."""
+        """The number of a tensor. A tensor that occurs several times in a batch has one number."""
         if not isinstance(thing, torch.Tensor):
             return None
         if id(thing) not in self._numbers:

@@ -1,4 +1,4 @@
-"""Run a command over an overlay of folders, in a mount namespace of its own: what it writes there, nobody else sees.
+"""Run a command over an overlay of folders, in a mount namespace of its own. No other process sees what it writes there.
 
     python -m stoker.run.scratch UPPER FOLDER [FOLDER...] -- COMMAND [ARGS...]
 
@@ -33,7 +33,7 @@ def folders_of(script: Sequence[str], here: Path) -> list[Path]:
 
 
 def place_for(folders: Iterable[Path], wanted: str) -> str:
-    """A place for what is written that is not below the folders themselves."""
+    """A folder for what is written. It does not lie below the overlaid folders."""
     folders = list(folders)
     for place in (wanted, *_PLACES):
         if os.access(place, os.W_OK) and not any(Path(place).resolve().is_relative_to(folder) for folder in folders):
@@ -42,12 +42,12 @@ def place_for(folders: Iterable[Path], wanted: str) -> str:
 
 
 def command(upper: str, folders: Iterable[Path], words: Sequence[str]) -> list[str]:
-    """What to execute instead of a command."""
+    """The command line that runs a command over overlays."""
     return [sys.executable, "-m", "stoker.run.scratch", upper, *map(str, folders), "--", *words]
 
 
 def check(upper: str, folders: Iterable[Path]) -> None:
-    """Refuse where it cannot be had."""
+    """Raise if this host does not allow overlays."""
     done = subprocess.run(command(upper, folders, ["/bin/true"]), capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it is not said why"])[-1]
@@ -55,7 +55,7 @@ def check(upper: str, folders: Iterable[Path]) -> None:
 
 
 def _enter(upper: str, folders: Sequence[str]) -> None:
-    """Be in a namespace where every folder has its overlay."""
+    """Enter a namespace in which every folder has its overlay."""
     uid, gid = os.getuid(), os.getgid()
     if _libc.unshare(_NEW_MOUNTS | (_NEW_USER if uid else 0)):
         raise _error("a mount namespace of its own is not permitted")

@@ -26,7 +26,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
 def measure(words: list[str], settings: dict[str, Any]) -> tuple[int, Measured | None]:
-    """Run the script, and again if it ends before everything is measured. Its last exit code, and what was found."""
+    """Run the script, and again if it ends before everything is measured. Returns its last exit code and what was found."""
     limit_s = max(_LEAST_S, _LIMIT * settings["phase_s"])
     deadline = time.monotonic() + limit_s + _GRACE_S  # counted anew when the script first iterates a loader
     for start in range(1 + _RESTARTS):
@@ -74,7 +74,7 @@ def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> t
             if before[number] is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: process.send_signal(number))
         code, began = _wait(process, Path(settings["analyze"]["measured"]), limit_s)
-        return (-signal.SIGINT if interrupts else code), began  # whatever the script made of a Ctrl-C
+        return (-signal.SIGINT if interrupts else code), began  # even if the script caught the Ctrl-C
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -36,7 +36,7 @@ Ids = list[int]
 
 
 class Subject:
-    """A loader, taken apart."""
+    """A loader under analysis, with its dataset and storage."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -83,7 +83,7 @@ class Subject:
         return self._storage
 
     def over(self, batches: Iterable[Any], workers: int, kind: str | None = None, *, cached: bool = False) -> Any:
-        """An iterator over some batches, by so many workers, which does all else as the loader does."""
+        """An iterator over some batches with so many workers. In all else it is like the loader's own."""
         loader = self.loader
         dataset = self._cached_dataset if cached and self._cached_dataset is not None else self.dataset
         order: dict[str, Any] = (
@@ -105,7 +105,7 @@ class Subject:
         return clone._iterate()
 
     def keep(self, ids: Ids) -> None:
-        """Have samples in a cache of ours, for a source that the kernel keeps nothing of."""
+        """Put samples into a cache of ours. For a source whose bytes the kernel does not cache."""
         size = int(1.1 * self.storage.bytes(ids)) + (1 << 20)
         self._cache = Cache("an analysis", size, is_private=True)
         self._cached_dataset = self.dataset.with_cache(self._cache)
@@ -113,7 +113,7 @@ class Subject:
             list(pool.map(lambda number: self._cached_dataset.fetch([number]), ids))
 
     def close(self) -> None:
-        """Nothing more is measured: what was kept goes."""
+        """Remove the cache of `keep`: nothing more is measured."""
         if self._cache is not None:
             self._cache.close()
 
@@ -133,7 +133,7 @@ class Subject:
 
 
 def shuffles(loader: Any) -> bool:
-    """Whether a loader gives its samples in random order, as one does to train; whatever samplers are put round others."""
+    """Whether a loader gives its samples in random order, as for training. Samplers inside samplers are looked at, too."""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return False
     sampler, seen = index_sampler(loader), 0
@@ -164,7 +164,7 @@ def _cycle(sampler: Any) -> Iterator[Any]:
 
 
 class _Storage:
-    """Where samples lie. What cannot be made cold, or is not known, is said in `why`."""
+    """Where samples lie. `why` says why they cannot be made cold, or why this is not known."""
 
     def __init__(self, why: str = "", source: Any = None) -> None:
         self.why = why
@@ -195,7 +195,7 @@ class _Storage:
         return [lambda number=number: source.read([number]) for number in ids]  # type: ignore[misc]
 
     def bytes(self, ids: Ids) -> int:
-        """What they amount to."""
+        """The bytes of some samples."""
         return sum(self.source.sizes(ids)) if self.source is not None else 0
 
 
@@ -241,7 +241,7 @@ def _storage_of(dataset: Any, some: Ids) -> _Storage:
 
 
 class _Recorder(FileReads):
-    """Notes which files are opened, and lets them be."""
+    """Notes which files are opened, and lets them be opened normally."""
 
     def __init__(self) -> None:
         self.cache = None  # type: ignore[assignment]
@@ -291,7 +291,7 @@ def _listed(dataset: Any, recorded: dict[int, list[str]]) -> Callable[[int], lis
             if len(values) != len(dataset):
                 continue
             prefixes = {_prefix(_text(values[number]), paths) for number, paths in probes.items()}
-        except Exception:  # whatever an attribute may be
+        except Exception:  # an attribute may raise anything
             continue
         if len(prefixes) == 1 and (prefix := prefixes.pop()) is not None:
             return lambda number, values=values, prefix=prefix: [prefix + (_text(values[number]) or "")]  # type: ignore[misc]
@@ -307,7 +307,7 @@ def _text(element: Any) -> str | None:
 
 
 def _prefix(text: str | None, paths: list[str] | None) -> str | None:
-    """What stands before the text in the one path that was recorded; None if it does not end it."""
+    """The part of the recorded path before a text; None if the path does not end with the text."""
     if not text:
         return None
     if paths is None:

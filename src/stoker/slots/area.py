@@ -1,4 +1,4 @@
-"""Slots: batches travel from workers to the training process without being copied, and are valid while anybody looks.
+"""Slots carry batches from workers to the training process without a copy. A batch stays valid while anything refers to it.
 
 Every worker owns a row of slots in one shared Memory. One byte per slot says whose turn it is, and each side writes it
 in one direction only, so there is no lock:
@@ -7,14 +7,14 @@ in one direction only, so there is no lock:
     LENT (1)  --  the training process dropped the last array over it  -->  FREE (0)
 
 One more row is common: the training process claims a slot of it (FREE -> LENT) for a batch that several workers fill
-together, each its own samples, and opens it when all have said that they are done.
+together, each its own samples, and opens it when all workers have reported.
 
 The training process sees a slot through a *lease*, an array whose death ends the loan. Everything made from the batch
-(tensors, slices, `numpy()`) keeps the lease alive. A batch that is small, or comes when many are kept already, is copied
+(tensors, slices, `numpy()`) keeps the lease alive. A small batch, or one that comes when many are kept already, is copied
 out at once instead. Nothing here waits.
 
-A fork would give the child a second view that nobody counts. So just before a fork every lent batch is turned into
-private memory in place, and the child has its own copy as it has of everything else.
+A forked child would look at the slots, and no lease would count it. So just before a fork every lent batch is turned into
+private memory in place. The child then has its own copy, as it has of all other memory.
 """
 
 import resource
@@ -43,14 +43,14 @@ class Area:
         self.workers = workers
         self.rows = workers + 1
         self.prefetch = prefetch
-        self.usual = prefetch + 2  # those under way, the one in the user's hand, and the one about to be
-        # A worker takes the lowest free slot, so a higher one means that many are kept.
+        self.usual = prefetch + 2  # batches under way, the one that the user has, and the next one
+        # A worker takes the lowest free slot, so a high number means that the user keeps many batches.
         self.lendable = self.usual + KEPT_AS_VIEWS
-        self.slots = self.lendable + prefetch  # those under way while all others are kept
+        self.slots = self.lendable + prefetch  # batches under way while all other slots are kept
         self._head_bytes = -(-self.rows * self.slots * 9 // PAGE) * PAGE
         self.stride = _STRIDE
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if limit != resource.RLIM_INFINITY:  # it binds files without a name, too
+        if limit != resource.RLIM_INFINITY:  # the limit holds for files without a name, too
             self.stride = min(_STRIDE, (limit - self._head_bytes) // (self.rows * self.slots) // PAGE * PAGE)
             if self.stride < SMALLEST_SLOT:
                 raise ResourceError(f"files may have {limit:,} bytes only, too few for batches: raise `ulimit -f`")
@@ -72,7 +72,7 @@ class Area:
 
 
 class Head:
-    """What the two sides know of each slot: whose turn it is, and how many of its bytes have been touched."""
+    """What both sides know of each slot: whose turn it is, and how many of its bytes have been touched."""
 
     def __init__(self, area: Area) -> None:
         shape = area.rows, area.slots
@@ -82,7 +82,7 @@ class Head:
 
 
 class Lease(np.ndarray[Any, Any]):
-    """All bytes of a slot. Not handed out: what is handed out lies over it and keeps it alive."""
+    """All bytes of a slot. Users get arrays that lie over it and keep it alive, never the lease itself."""
 
     mapping: Mapping
 

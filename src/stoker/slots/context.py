@@ -1,4 +1,4 @@
-"""A multiprocessing context whose queues are lines: how torch's iterator gets to use them, and how workers start."""
+"""A multiprocessing context whose queues are lines. By it torch's iterator uses lines, and workers are started."""
 
 import contextlib
 import multiprocessing.forkserver
@@ -16,7 +16,7 @@ Begin = Callable[[int], Callable[[Any], None] | None]
 
 
 def ids_of_torch(order: Any) -> Any:
-    """The indices in an order of torch's iterator; it has other messages, too."""
+    """The indices in an order of torch's iterator; None for its other messages."""
     return order[1] if type(order) is tuple and len(order) == 2 else None
 
 
@@ -26,7 +26,7 @@ def _is_interruptible() -> bool:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Within this, Ctrl-C waits, so that no worker is interrupted while it cannot handle it."""
+    """Hold Ctrl-C back within this, so that no worker is interrupted before it can handle that."""
     if not _is_interruptible():
         yield
         return
@@ -40,9 +40,9 @@ def interrupts_held() -> Iterator[None]:
 class LinedContext:
     """A multiprocessing context whose queues are lines, and whose processes call `begin(k)` before their target.
 
-    It makes what torch's iterator asks for, in the order in which it asks: the queue of results, the event that stops
-    all, then a queue and a process for each worker. Plain reports become what `arrive(*values)` returns; for a report
-    that cannot be pickled, `explain(error, report)` is sent.
+    torch's iterator asks it for these, in this order: the queue of results, the event that stops all workers, then a queue
+    and a process for each worker. Plain reports become what `arrive(*values)` returns. If a report cannot be pickled,
+    `explain(error, report)` is sent instead.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LinedContext:
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:
-        """Start workers within this. Ctrl-C waits until all run, so that none is interrupted while it cannot handle it."""
+        """Start workers within this. Ctrl-C waits until all run, so that none is interrupted before it can handle that."""
         if self._context.get_start_method() == "forkserver":
             multiprocessing.forkserver.ensure_running()  # it would hold back Ctrl-C for ever, and in all its children
         try:
@@ -98,12 +98,12 @@ class LinedContext:
         return self._orders[-1]
 
     def Event(self) -> Any:  # noqa: N802
-        """The event that stops all workers. None of them can keep others from it, however it ends."""
+        """The event that stops all workers. A worker that is killed cannot leave it locked."""
         self._stop = Flag()
         return self._stop
 
     def Process(self, target: Callable[..., None], args: tuple[Any, ...]) -> Any:  # noqa: N802
-        """The next worker."""
+        """The process of the next worker."""
         worker = len(self._reports.processes)
         own_orders, own_reports = self._orders[worker].ends, self._reports.lines[worker]
         start = _Start(
@@ -123,7 +123,7 @@ class LinedContext:
         return process
 
     def _start_last(self, process: Any) -> None:
-        # What follows in torch's iterator is the user's sampler, which may be interrupted.
+        # torch's iterator calls the user's sampler next, which may be interrupted.
         del process.start
         process.start()
         self._all_started()
@@ -143,9 +143,9 @@ class _Own(Enum):
 
 
 class _Start:
-    """The first thing that runs in a worker: it keeps its own ends, closes all others, and goes on to the target.
+    """The first thing that runs in a worker: it keeps its own ends, closes all others, and calls the target.
 
-    A forked worker inherits all ends; to a spawned one only its own are sent.
+    A forked worker inherits all ends. A spawned worker gets only its own.
     """
 
     def __init__(
@@ -180,6 +180,6 @@ class _Start:
             orders.foresee = self.begin(self.worker)
             target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))
         except KeyboardInterrupt:
-            pass  # the training process has it too, and says so
+            pass  # the training process is interrupted too, and reports it
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)

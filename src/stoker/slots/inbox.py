@@ -1,4 +1,4 @@
-"""The training process's side of slots: lend them out as arrays, and notice when the loan is over."""
+"""The training process's side of slots: it lends them out as arrays, and notices when a loan is over."""
 
 import contextlib
 import itertools
@@ -38,29 +38,29 @@ class _Loan(weakref.ref[Lease]):
 
 
 class Pins(Protocol):
-    """Page-locked memory: a device may read it by itself, and so may still be reading when nobody else looks any more."""
+    """Page-locks memory. A device reads such memory by itself, so it may still read when no array refers to it any more."""
 
     def lock(self, address: int, length: int) -> None:
         """Lock a range in memory and tell the device of it."""
 
     def unlock(self, address: int) -> None:
-        """Undo it."""
+        """Undo `lock` for a range."""
 
     def mark(self) -> Any:
-        """Something that `passed` knows: all that was asked of the device until now."""
+        """A mark in the device's work: `passed` tells whether everything before it is done."""
 
     def passed(self, mark: Any) -> bool:
-        """Whether the device has done all that."""
+        """Whether the device has done everything before a mark."""
 
     def wait(self) -> None:
-        """Until the device has done everything."""
+        """Wait until the device has done everything."""
 
 
 class Inbox:
-    """The training process's side: announced slots in, arrays out that end the loan by themselves.
+    """Opens announced slots as arrays. A slot is free again when its last array is gone.
 
-    With `pins` the usual slots are page-locked. Then a loan that ended is not over before the device has done all that it
-    was asked for until then: there may be a copy on its way that nobody in this process knows of.
+    With `pins` the usual slots are page-locked. Then a slot is not free before the device has done everything that it was
+    asked for while the slot was lent: it may still be copying, which nobody in this process can see.
     """
 
     _closed = True
@@ -74,7 +74,7 @@ class Inbox:
         self._head = Head(area)
         self._turns = self._head.turns
         self._mappings: dict[Place, Mapping] = {}
-        self._loans: dict[int, _Loan] = {}  # by identity: whoever takes one out ends it, and nobody else does
+        self._loans: dict[int, _Loan] = {}  # by identity: only the caller that takes a loan out of here ends it
         self._closed = False
         self._getpid = os.getpid
         self._owner = self._getpid()
@@ -86,7 +86,7 @@ class Inbox:
         return self._owner == self._getpid()  # kept, because loans may end when the interpreter has lost its modules
 
     def claim_common(self) -> int | None:
-        """Take a free slot that several workers shall fill. None when all usual ones are kept by somebody."""
+        """Take a free slot that several workers will fill. None when all usual ones are in use."""
         turns = self._turns[self.area.common]
         for number in range(self.area.usual):
             if not turns[number]:
@@ -132,7 +132,7 @@ class Inbox:
         self._locked[place] = mapping, length
 
     def _look_after_returned(self, pins: Pins) -> None:
-        """Free what the device has done with."""
+        """Free slots that the device does not need any more."""
         if self._returned:
             places = [self._returned.popleft() for _ in range(len(self._returned))]
             self._marked.append((pins.mark(), places))
@@ -150,7 +150,7 @@ class Inbox:
 
     def _free(self, place: Place) -> None:
         self._turns[place] = 0
-        if self._closed:  # perhaps just now, by another thread, which has still seen the loan
+        if self._closed:  # another thread may have ended this loan just now
             self.area.discard(place)
             if not self._loans:
                 self.area.memory.close()
@@ -169,13 +169,13 @@ class Inbox:
             if self._loans.pop(number, None) is None:
                 continue  # it has ended meanwhile
             self._mappings.pop(loan.place, None)
-            # No memory for a copy? Then the slot is never filled again, for the child's sake.
+            # Without memory for a copy, the slot is never filled again: the child looks at it.
             with contextlib.suppress(OSError):
                 loan.mapping.make_private(loan.used)
                 self._free(loan.place)
 
     def renew(self) -> None:
-        """Make all slots but the lent ones free for other workers, once the ones before are gone. Usual ones stay warm."""
+        """When all workers have ended, free all slots but the lent ones for the next. Usual slots keep their pages."""
         # A copy, because another thread may be dropping a batch.
         returned = self._returned.copy()
         busy = {*self._lent_places(), *returned, *(place for _, places in self._marked for place in places)}
@@ -187,7 +187,7 @@ class Inbox:
                     self.area.discard(place)
 
     def close(self) -> None:
-        """Give back all memory but that of batches which are still looked at; theirs goes with them."""
+        """Give back all memory, except that of batches still in use: it goes when they go."""
         if self._closed or not self.is_ours:
             return
         self._closed = True

@@ -1,13 +1,13 @@
-"""Messages between the training process and its workers, over one line each way and worker.
+"""Messages between the training process and its workers, over two lines per worker, one for each direction.
 
 A `multiprocessing.Queue` is shared by all, guarded by semaphores that stay locked when their holder is killed, and
 written by a thread in every process. A line has one writer and one reader, so it needs neither, and costs a fifth:
 
     training process --  OrderLine 0..N  -->  workers  --  ReportLine 0..N  -->  ReportLines in the training process
 
-The ends that a process does not use are closed in it: a worker's death is the end of its line, noticed at once. Neither
-side ever blocks on a full line while the other waits for it: the training process keeps what does not fit until the
-worker reads on, and a worker that cannot report goes on asking whether it should stop.
+Each process closes the ends that it does not use, so a worker's death ends its line and is noticed at once. Neither side
+ever blocks on a full line while the other waits for it: the training process keeps what does not fit until the worker
+reads on, and a worker that cannot report keeps asking whether it should stop.
 
 The names of the methods are those of a queue, because torch calls them.
 """
@@ -37,7 +37,7 @@ _ENDING_S = 5.0
 class Ends:
     """The two ends of a line, as far as this process holds them.
 
-    It is a pair of sockets, because writing to a pipe whose reader is gone would end a program that wants SIGPIPE to.
+    A line is a pair of sockets. Writing to a pipe without a reader would raise SIGPIPE, which ends programs that enable it.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Ends:
         self.reader, self.writer = self._reading.fileno(), self._writing.fileno()
 
     def send(self, data: Any) -> int:
-        """Write what fits."""
+        """Write as many bytes as fit. Returns how many."""
         return self._writing.send(data, _QUIETLY)
 
     def close_reader(self) -> None:
@@ -60,19 +60,19 @@ class Ends:
         self._writing.close()
 
     def forget(self, *descriptors: int) -> None:
-        """Leave these to somebody else."""
+        """Forget some of these ends without closing them: other code closes them."""
         for end in (self._reading, self._writing):
             if end.fileno() in descriptors:
                 end.detach()
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending() and hasattr(self, "_writing"):  # there may have been no descriptors left
+        if not ending() and hasattr(self, "_writing"):  # the line may not have been made: no descriptors were left
             self.close_reader()
             self.close_writer()
 
 
 class OrderLine:
-    """The training process's end: what worker k shall do next."""
+    """The training process's end of the line that carries orders to one worker."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.ends = Ends()
@@ -81,7 +81,7 @@ class OrderLine:
         self._lock = threading.Lock()  # the pinning thread may flush while the main thread puts
 
     def put(self, message: Any) -> None:
-        """Send, now or as soon as the worker has read enough."""
+        """Send an order, now or as soon as the worker has read enough."""
         if type(message) is tuple and type(message[1]) is Plain:
             content = marshalled((message[0], tuple(message[1])))
         else:
@@ -101,7 +101,7 @@ class OrderLine:
                 except BlockingIOError:
                     sent = 0
                 except (BrokenPipeError, ConnectionResetError):
-                    self.backlog.clear()  # the worker is gone, which its report line tells
+                    self.backlog.clear()  # the worker is gone: its report line tells that
                     return
                 if sent < len(frame):
                     self.backlog.appendleft(frame[sent:])
@@ -114,7 +114,7 @@ class OrderLine:
             self.ends.close_writer()
 
     def cancel_join_thread(self) -> None:
-        """A queue's method; there is no thread here."""
+        """Do nothing. torch calls this method of queues; there is no thread here."""
 
 
 class WorkerOrders:
@@ -128,7 +128,7 @@ class WorkerOrders:
         self._frames = Frames()
         self._orders: deque[Any] = deque()
         self.foresee: Callable[[Any], None] | None = None
-        """Told of the indices in orders as soon as they arrive, before those that came earlier are carried out."""
+        """Called with the indices of orders as soon as these arrive, even while earlier orders wait."""
 
     def get(self, timeout: float | None = None) -> Any:
         """The next order."""
@@ -165,7 +165,7 @@ class WorkerReports:
         self._poll.register(writer, select.POLLOUT)
 
     def put(self, message: tuple[Any, Any]) -> None:
-        """Report. Dropped when the training process does not listen any more. A child that a worker forked ends here."""
+        """Send a report. It is dropped if the training process does not listen. A child that a worker forked ends here."""
         try:
             self._send(message)
         finally:
@@ -188,14 +188,14 @@ class WorkerReports:
             return marshalled((number, *content))
         try:
             return pickled((number, content))
-        except Exception as error:  # whatever the user's object raised
+        except Exception as error:  # the user's object may raise anything
             return pickled((number, self._explain(error, content)))
 
     def close(self) -> None:
-        """A queue's method; the line ends with the process."""
+        """Do nothing. torch calls this method of queues; the line ends with the process."""
 
     def cancel_join_thread(self) -> None:
-        """A queue's method; there is no thread here."""
+        """Do nothing. torch calls this method of queues; there is no thread here."""
 
 
 class ReportLines:
@@ -218,7 +218,7 @@ class ReportLines:
             self._poll.register(descriptor, select.POLLIN)
 
     def get(self, timeout: float | None = None) -> Any:
-        """The next report. `queue.Empty` after `timeout` seconds, and at once when a worker has hung up."""
+        """The next report. Raises `queue.Empty` after `timeout` seconds, and at once when a worker's line has ended."""
         deadline = None if timeout is None else monotonic() + timeout
         while not self._messages:
             for order in self.orders:
@@ -255,23 +255,23 @@ class ReportLines:
         return hung_up
 
     def _await_end(self, descriptor: int) -> None:
-        """A worker that has hung up is about to end: whoever asks how it did shall get an answer."""
+        """Wait for a worker whose line has ended, so that its exit code is known to the caller."""
         for line, process in zip(self.lines, self.processes, strict=False):
             if line.reader == descriptor:
                 process.join(_ENDING_S)
 
     def wake(self) -> None:
-        """Make whoever waits in `get` look again."""
+        """Make a thread that waits in `get` look again."""
         if self._wake >= 0:
             os.eventfd_write(self._wake, 1)
 
     def put(self, message: object) -> None:
-        """Hand a message to whoever waits in `get`, from within this process."""
+        """Hand a message to a thread of this process that waits in `get`."""
         self._messages.append(pickled(message))
         self.wake()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close all report lines."""
         for line in self.lines:
             line.close_reader()
         wake, self._wake = self._wake, -1
@@ -279,7 +279,7 @@ class ReportLines:
             os.close(wake)
 
     def cancel_join_thread(self) -> None:
-        """A queue's method; there is no thread here."""
+        """Do nothing. torch calls this method of queues; there is no thread here."""
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending():

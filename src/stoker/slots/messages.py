@@ -13,13 +13,13 @@ _PLAIN = frozenset({int, str, float, bool, type(None)})
 
 
 class Plain(tuple[Any, ...]):
-    """An order or report of nothing but plain values: it is marshalled. A report is handed to `arrive` where it comes."""
+    """An order or report of plain values only. It is marshalled. A received report is passed to `arrive`."""
 
     __slots__ = ()
 
 
 def is_plain(value: Any) -> bool:
-    """Whether marshal gives back the same: exact plain types. (It turns whatever has a buffer into bytes, silently.)"""
+    """Whether marshal gives back an equal value: exact plain types only. (It silently turns other buffers into bytes.)"""
     kind = type(value)
     if kind is list or kind is tuple:
         return set(map(type, value)) <= _PLAIN or all(map(is_plain, value))
@@ -32,12 +32,12 @@ def pickled(message: object) -> bytes:
 
 
 def marshalled(message: Any) -> bytes:
-    """For plain values only."""
+    """Marshal plain values."""
     return MARSHALLED + marshal.dumps(message)
 
 
 def opened(content: bytes) -> Any:
-    """Undo either."""
+    """Undo `pickled` or `marshalled`."""
     if content.startswith(MARSHALLED):
         return marshal.loads(memoryview(content)[len(MARSHALLED) :])
     return pickle.loads(content)
@@ -58,7 +58,7 @@ class Frames:
         self._missing = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take some bytes; the messages that are complete with them."""
+        """Add bytes, and return the messages that are now complete."""
         self._missing -= len(data)
         if self._parts or self._missing > 0:
             self._parts.append(data)

@@ -1,4 +1,4 @@
-"""The worker's side of slots: fill one, announce it, and use it again when nobody looks at it any more."""
+"""The worker's side of slots: it fills a slot, announces it, and uses it again when the training process has freed it."""
 
 import threading
 import weakref
@@ -60,7 +60,7 @@ class Outbox:
         """How many bytes a batch may have; more is NoRoom."""
 
     def claim(self) -> bool:
-        """Take a free slot, the one used before if possible: its pages are there. False when all are kept by somebody."""
+        """Take a free slot, if possible the last one, whose pages are there. False when all slots are in use."""
         self._give_back_unusual()
         for slot in self._known_and_further_slots():
             if not self._turns[slot.number] and not slot.still_looked_at():
@@ -86,7 +86,7 @@ class Outbox:
         self._claimed_by = threading.get_ident()
 
     def room(self, length: int, written: tuple[int, int] | None = None) -> tuple[int, Bytes]:
-        """The next `length` bytes of the claimed slot, and their offset. Of a common slot, `written` are ours."""
+        """The next `length` bytes of the claimed slot, and their offset. In a common slot only `written` bytes are ours."""
         slot = self._current
         assert slot is not None and slot.lease is not None
         start, end = slot.used, slot.used + length
@@ -109,7 +109,7 @@ class Outbox:
         return start, np.ndarray((length,), np.uint8, slot.lease, start)
 
     def find(self, address: int) -> int | None:
-        """The offset of what lies at an address, if it lies in the claimed slot."""
+        """The offset of an address in the claimed slot, if it lies there."""
         slot = self._current
         assert slot is not None
         for reference in slot.leases:
@@ -120,7 +120,7 @@ class Outbox:
 
     @property
     def claimed(self) -> bool:
-        """Whether this thread is making a batch. User code may collate in others; that goes torch's way."""
+        """Whether this thread is making a batch. Batches that user code collates in other threads go torch's way."""
         return self._current is not None and self._claimed_by == threading.get_ident()
 
     def rewind(self, used: int) -> None:
@@ -141,13 +141,13 @@ class Outbox:
         return np.ndarray((slot.used,), np.uint8, slot.lease)
 
     def abandon(self) -> None:
-        """Forget the claimed slot; it is free again."""
+        """Free the claimed slot without announcing it."""
         if self._current is not None:
             self._current.lease = None
             self._current = None
 
     def announce(self) -> tuple[int, int, int]:
-        """Lend the claimed slot to the training process: its number, the length of its mapping, the bytes in use."""
+        """Lend the claimed slot to the training process. Returns its number, its mapping's length and the bytes in use."""
         slot = self._current
         assert slot is not None and slot.mapping is not None
         self.abandon()
@@ -193,7 +193,7 @@ class Outbox:
 
     def _check_headroom(self, more: int) -> None:
         available = headroom_bytes()
-        needed = more * self.area.workers + _RESERVE_BYTES  # the other workers are about to ask for the same
+        needed = more * self.area.workers + _RESERVE_BYTES  # the other workers are about to need as much
         if needed > available:
             raise ResourceError(
                 f"not enough memory for another batch: {self.area.workers} workers need {needed >> 20} MiB more and "

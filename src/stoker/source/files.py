@@ -19,7 +19,7 @@ from stoker.errors import ConfigError
 from stoker.source.paths import PathLike, Paths, absolute, common_folder, listed, matched, walked
 from stoker.source.reading import checked, retried
 
-# One call reads ahead no more than the device takes at once or its read-ahead, whichever is more: rarely below this.
+# One call reads ahead at most the larger of the device's request size and its read-ahead: rarely less than this.
 _AHEAD = 128 << 10
 _TOGETHER = 32
 _EXPECTED_FILES = 256
@@ -34,14 +34,14 @@ def file_key(path: str | bytes) -> bytes:
 
 
 def file_version(status: os.stat_result) -> bytes:
-    """Another one as soon as a file was changed, or another one took its place: 32 bytes."""
+    """The version of a file, 32 bytes. It differs as soon as the file is changed or replaced."""
     return struct.pack("<qqQq", status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
 def is_old_enough(status: os.stat_result) -> bool:
-    """Whether another change would show in a file's time: one that was changed just now may still be written to.
+    """Whether another change would show in a file's time: a file that was changed just now may still be written to.
 
-    A time to come, as it is after the clock was put back, is no more that of the next change than one long ago.
+    A time in the future, which is there after the clock was set back, is as good as an old one: the next change differs.
     """
     return abs(time.time_ns() - status.st_mtime_ns) > _SETTLED_NS
 
@@ -106,7 +106,7 @@ class Files:
         return len(self.paths)
 
     def sizes(self, ids: Sequence[int]) -> list[int]:
-        """Of the files as they are now."""
+        """The sizes of the files now."""
         return [self._status(number).st_size for number in checked(ids, len(self))]
 
     def key(self, number: int) -> bytes:
@@ -152,7 +152,7 @@ class Files:
         self._each(ids, drop_from_page_cache)
 
     def _each(self, ids: Sequence[int], act: Callable[[int], None]) -> None:
-        """Open one after the other. Only advice: whatever fails is left to the reading to tell."""
+        """Open one file after the other. This is only for advice, so errors are left for reading to raise."""
         for number in ids:
             if 0 <= number < len(self):
                 with contextlib.suppress(OSError):
@@ -182,7 +182,7 @@ def _read_path(path: bytes) -> bytes:
 
 
 def _read_all(descriptor: int) -> bytes:
-    """What is there, up to the size it has now: it may be cut off or added to meanwhile."""
+    """Read a file up to its size now. It may shrink or grow meanwhile."""
     return read_range(descriptor, 0, os.fstat(descriptor).st_size)
 
 

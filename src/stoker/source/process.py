@@ -23,7 +23,7 @@ class PerProcess(Generic[T]):
         self._made: dict[int, T] = {}
 
     def get(self) -> T:
-        """This process's own."""
+        """This process's own object, made at the first call."""
         process = os.getpid()
         made = self._made.get(process)
         if made is None:
@@ -38,7 +38,7 @@ class PerProcess(Generic[T]):
 
 
 class Descriptor:
-    """An open file, closed when the last one who uses it lets go of it."""
+    """An open file that is closed with its last user."""
 
     __slots__ = ("number",)
 
@@ -70,6 +70,6 @@ class Descriptors:
         return kept
 
     def forget(self, path: str) -> None:
-        """Open it anew next time."""
+        """Have a file opened anew next time."""
         with self._lock:
             self._open.pop(path, None)

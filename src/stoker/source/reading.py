@@ -49,7 +49,7 @@ class Foresighted(Protocol):
     """A source that can begin to read before it is asked for the bytes."""
 
     def expect(self, ids: Sequence[int]) -> None:
-        """These will be read soon."""
+        """Begin to read samples that will be asked for soon."""
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class Releasing(Protocol):
     """A source whose bytes the kernel keeps a copy of, which can be given back."""
 
     def release(self, ids: Sequence[int]) -> None:
-        """The kernel's copy of these is not needed any more: somebody else has one, or nobody will ask."""
+        """Drop the kernel's copy of samples: a cache has one, or nobody will ask for them."""
 
 
 def checked(ids: Sequence[int], samples: int) -> Sequence[int]:

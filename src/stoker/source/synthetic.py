@@ -89,7 +89,7 @@ class Synthetic:
 
 
 class _Around:
-    """Another source, whose samples and sizes these are."""
+    """Wraps another source, and has its samples and sizes."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -101,7 +101,7 @@ class _Around:
         return len(self.source)
 
     def sizes(self, ids: Sequence[int]) -> Sequence[int]:
-        """Those of the inner source, at once."""
+        """The sizes of the inner source, without delay."""
         return self.source.sizes(ids)
 
 

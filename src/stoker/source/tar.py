@@ -75,7 +75,7 @@ class TarShards:
         return hashlib.blake2b(os.fsencode(self.paths[shard]) + b"\0" + place, digest_size=16).digest()
 
     def version(self, number: int) -> bytes:
-        """That of the shard as it is now."""
+        """The version of the shard as it is now."""
         checked((number,), len(self))
         path = self.paths[self._shard(number)]
         return file_version(retried(partial(os.stat, path), path))
@@ -121,7 +121,7 @@ class TarShards:
         return content
 
     def _fetch(self, shard: int, offset: int, length: int) -> bytes | None:
-        """None if the shard is not what it was, which trying again would not change."""
+        """Read a sample; None if the shard has changed, which trying again would not cure."""
         path, descriptors = self.paths[shard], self._descriptors.get()
         try:
             descriptor = descriptors.get(path)
@@ -140,7 +140,7 @@ class TarShards:
         return content
 
     def _adopt(self, shard: int, stamp: Stamp) -> bool:
-        """Whether a shard that has been touched has everything where it was."""
+        """Whether a shard whose stamp has changed still has all samples where they were."""
         if not stamp.may_be(self._stamps[shard]):
             return False
         index = index_of(self.paths[shard])
@@ -191,7 +191,7 @@ def _text(field: bytes) -> str:
 
 
 def _number(field: bytes) -> int:
-    """Octal digits, or binary where they would not do."""
+    """Read a number of a header: octal digits, or binary if it is too large for those."""
     if field[0] == 0o200:
         return int.from_bytes(field[1:], "big")
     return int(field.partition(b"\0")[0].strip() or b"0", 8)
@@ -227,5 +227,5 @@ def _ranges(path: str, index: ShardIndex, member: str | None) -> tuple[Numbers, 
 
 @lru_cache(maxsize=4)
 def _index(path: str, stamp: Stamp) -> ShardIndex:
-    """The stamp is asked for so that another state of the shard is another entry."""
+    """The index of a shard. The stamp is an argument so that another state of the shard is another cache entry."""
     return index_of(path)

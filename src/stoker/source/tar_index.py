@@ -1,4 +1,4 @@
-"""Where each sample of a tar shard lies: found out once, kept beside the shard, and believed only for that very shard.
+"""Where each sample of a tar shard lies. The index is made once, stored beside the shard, and used only for that shard.
 
     SHARD.tar.stoker-index     or, where that folder cannot be written, in the user's cache folder, by a digest of its path
 
@@ -49,7 +49,7 @@ _DAMAGE = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError
 
 
 class Stamp(NamedTuple):
-    """The state of a shard: another one as soon as it was changed."""
+    """The state of a shard. It differs as soon as the shard is changed."""
 
     size: int
     mtime_ns: int
@@ -58,7 +58,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Stamp":
-        """As the file system tells it."""
+        """Ask the file system for a shard's state."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     def may_be(self, other: "Stamp") -> bool:
@@ -72,21 +72,21 @@ class ShardIndex:
 
     stamp: Stamp
     digest: bytes
-    """Of all bytes of the shard that are not content of samples: headers, and whatever else is packed."""
+    """The digest of all bytes of the shard that are not content of samples: headers and other members."""
     extensions: tuple[str, ...]
     names: bytes
     starts: Numbers
-    """Of each sample, the offset of its first member's header."""
+    """The offset of the first member's header, for each sample."""
     ends: Numbers
-    """And the end of its last member's content."""
+    """The end of the last member's content, for each sample."""
     firsts: Numbers
-    """And the number of its first member, with the number of members at the end."""
+    """The number of the first member, for each sample; at the end the number of all members."""
     name_bounds: Numbers
     offsets: Numbers
-    """Of each member, where its content begins."""
+    """The offset of the content, for each member."""
     lengths: Numbers
     kinds: Numbers
-    """And its extension, as a number among the extensions."""
+    """The number of its extension among all extensions, for each member."""
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -168,7 +168,7 @@ def _adopted(path: str, stored: ShardIndex) -> ShardIndex | None:
 
 
 def _digest(descriptor: int, index: ShardIndex) -> bytes:
-    """Of all bytes that are not content of samples."""
+    """The digest of all bytes that are not content of samples."""
     digest = hashlib.blake2b(digest_size=_DIGEST)
     begins = [0, *(index.offsets + index.lengths).tolist()]
     ends = [*index.offsets.tolist(), index.stamp.size]
@@ -272,7 +272,7 @@ def _to_bytes(index: ShardIndex) -> bytes:
 
 
 def _of_bytes(stored: bytes) -> ShardIndex | None:
-    """None if it is not one that we wrote."""
+    """Read an index; None if it is not one that we wrote."""
     if len(stored) < _HEADER.size:
         return None
     magic, size, mtime_ns, inode, ctime_ns, digest, samples, members, named, checksum = _HEADER.unpack_from(stored)
@@ -312,7 +312,7 @@ def _places(path: str) -> list[str]:
 
 
 def _store(path: str, content: bytes) -> None:
-    """Where it may be written; it is made anew each time where it may not."""
+    """Store an index where it may be written. Where it may not, it is made anew each time."""
     for place in _places(path):
         partial_place = f"{place}.{secrets.token_hex(4)}.partial"
         try:

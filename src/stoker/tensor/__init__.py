@@ -1,1 +1,1 @@
-"""All that knows tensors."""
+"""Tensors: collating, slots, pinning, seeding, and the dataset of ours."""

@@ -1,6 +1,6 @@
 """Where the samples of a loader are fetched from: storage as it is, files through a cache, or a dataset of ours.
 
-One `Caching` stands beside each loader. It travels to the workers, prepares them, and hands over what they have counted.
+Each loader has one `Caching`. It is sent to the workers, prepares them, and hands over their counts.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Caching:
             self.reads = FileReads(Cache(name, loader.cache, loader.cache_dir, is_private=is_private), roots)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self._steering: Steering | None = None
-        # Of loaders that never said they wanted a cache, some have all in memory.
+        # A plan may give a cache to a loader that did not ask for one. If its data is in memory, that needs no warning.
         self._intercepts = ours is None and not loader._options.is_cache_planned
         self._expect = expecting(dataset)
         self._tally: Tally | None = None
@@ -45,7 +45,7 @@ class Caching:
         self._has_warned = False
 
     def begin(self) -> Callable[[Any], None] | None:
-        """In a worker process: all that it fetches goes this way. What is returned is told of indices that are ordered."""
+        """Prepare a worker process to fetch this way. Returns a function to call with indices of new orders, or None."""
         self.take()
         if self.reads is not None:
             intercept.activate(self.reads)
@@ -53,11 +53,11 @@ class Caching:
 
     def _foresee(self, ids: Any) -> None:
         if isinstance(ids, list) and self._expect is not None:
-            with contextlib.suppress(Exception):  # it will be raised where it belongs
+            with contextlib.suppress(Exception):  # reading the sample raises it again
                 self._expect(ids)
 
     def steering(self, loader: Any, own: Callable[[int], Ids] | None, world: int) -> Steering | None:
-        """What decides on the cache's contents, where that is known before samples are read."""
+        """What decides on the cache's contents before samples are read; None for keep-first, which needs no decisions."""
         if self.reads is None or loader.cache_policy == "keep-first":
             return None
         if self._steering is None:
@@ -66,19 +66,19 @@ class Caching:
         return self._steering
 
     def active(self) -> contextlib.AbstractContextManager[None]:
-        """In the training process: what this thread fetches within goes this way."""
+        """In the training process: this thread fetches this way within the context."""
         return contextlib.nullcontext() if self.reads is None else intercept.active(self.reads)
 
     def take(self) -> Counts | None:
-        """What was counted in this process since the last time; None where nothing is."""
+        """What was counted in this process since the last call; None if nothing is counted."""
         return None if self._tally is None else self._tally.take()
 
     def damage(self) -> str:
-        """What is wrong with the cache's store, for those who have lost a worker to a signal; "" if nothing is."""
+        """What is wrong with the cache's store, to explain a worker's death by a signal; "" if nothing is."""
         return "" if self._cache is None else self._cache.damage()
 
     def warn_if_useless(self, meter: Meter) -> None:
-        """At the end of an epoch: say once that no file was seen, if so."""
+        """At the end of an epoch: warn once if no file came through the cache."""
         if self.reads is None or not self._intercepts or self._has_warned or meter.hits + meter.misses + meter.faults:
             return
         self._has_warned = True
@@ -90,6 +90,6 @@ class Caching:
         )
 
     def close(self) -> None:
-        """The loader needs it no more."""
+        """Close the cache: the loader does not need it any more."""
         if self.reads is not None:
             self.reads.cache.close()

@@ -1,7 +1,7 @@
 """`stoker.Dataset`: samples that are fetched as bytes from a source, and then prepared.
 
-A plain map-style dataset of torch's, so that it works under any loader. What it adds is that fetching and preparing are
-apart: bytes can come from a cache, and under our loader a worker asks the source to read ahead for the orders that wait.
+It is a plain map-style dataset of torch's, so it works under any loader. It separates fetching from preparing: bytes can
+come from a cache, and under our loader a worker asks the source to read ahead for orders that wait.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ _AT_ONCE = 32
 
 
 class Dataset(torch.utils.data.Dataset[Any]):
-    """Samples of a source: `prep(raw, index, rng)` makes each of its bytes.
+    """Samples of a source: `prep(raw, index, rng)` makes a sample from its bytes.
 
     `source` is a Source, or what `stoker.open_source` takes: a folder, a glob, tar shards. With `cache="8GB"` the bytes are
-    kept in memory that all processes and jobs of this host share. Draw from `rng` only, and a loader with a seed gives
-    every sample the same randomness, whoever prepares it.
+    kept in memory that all processes and jobs of this host share. If `prep` draws from `rng` only, a loader with a seed
+    gives every sample the same randomness in any worker.
     """
 
     def __init__(
@@ -68,26 +68,26 @@ class Dataset(torch.utils.data.Dataset[Any]):
 
     @property
     def cache_name(self) -> str:
-        """What a cache of its samples is called."""
+        """The name of a cache of these samples."""
         return self._names.name
 
     def __likeness__(self) -> dict[str, Any]:
-        """What jobs that share batches must have in common."""
+        """What must be equal in all jobs that share batches of this dataset."""
         name = self.source if self.is_private else self._names.name
         return {"source": name, "prep": self.prep}
 
     @property
     def has_cache(self) -> bool:
-        """Whether it was given a cache of its own; one of the loader's is used otherwise."""
+        """Whether this dataset was given a cache of its own. Otherwise the loader's cache is used."""
         return self._cache is not None
 
     @property
     def cache(self) -> Cache | None:
-        """The cache of its own."""
+        """The dataset's own cache."""
         return self._cache
 
     def with_cache(self, cache: Cache) -> Self:
-        """The same samples, through a cache."""
+        """A dataset of the same samples that come through a cache."""
         same = copy.copy(self)
         same._cache = cache
         return same
@@ -102,7 +102,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
             return self._cache
         reads = intercept.current()
         if reads is None or (self.is_private and not reads.cache.is_private):
-            return None  # what it calls its samples means nothing to others
+            return None  # its names of samples mean nothing in other jobs
         return reads.cache
 
     def fetch(self, ids: Sequence[int]) -> list[Bytes]:
@@ -123,7 +123,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return Advice(positions, [_key(self._names, number) for number in evicted])
 
     def expect(self, ids: Sequence[int]) -> None:
-        """These will be fetched soon: begin to read what is not in the cache."""
+        """Begin to read samples that will be fetched soon, unless the cache has them."""
         if self._foresighted is None:
             return
         cache, names = self._current_cache(), self._names
@@ -135,15 +135,15 @@ class Dataset(torch.utils.data.Dataset[Any]):
         return next(self.__getsamples__([index], _drawn_generators()))
 
     def __getitems__(self, ids: Sequence[int]) -> list[Any]:
-        """Several, fetched together."""
+        """Several samples, fetched together."""
         return list(self.__getsamples__(ids, _drawn_generators()))
 
     def __getsample__(self, index: int, rng: np.random.Generator) -> Any:
-        """One, with the generator that it shall draw from."""
+        """One sample, prepared with a generator to draw from."""
         return next(self.__getsamples__([index], iter([rng])))
 
     def __getsamples__(self, ids: Sequence[int], generators: Iterator[np.random.Generator]) -> Iterator[Any]:
-        """Several, as they are prepared, each with its generator."""
+        """Several samples, one by one as they are prepared, each with its generator."""
         for start in range(0, len(ids), _AT_ONCE):
             some = ids[start : start + _AT_ONCE]
             for raw, index, rng in zip(self.fetch(some), some, generators, strict=False):
@@ -155,7 +155,7 @@ _decided = threading.local()
 
 @contextlib.contextmanager
 def advised(decision: Decision | None) -> Iterator[None]:
-    """What a policy has decided on the samples that this thread fetches within: which are kept, and which go for them."""
+    """Within this, a policy's decision holds for what this thread fetches: which samples are kept, and which go instead."""
     if decision is None:
         yield
         return
@@ -178,7 +178,7 @@ class _Wanted:
 
     @property
     def keys(self) -> list[bytes]:
-        if self._keys is None:  # made when a cache asks, and once
+        if self._keys is None:  # made once, when a cache asks
             self._keys = [_key(self._names, number) + self._names.version(number) for number in self._ids]
         return self._keys
 
@@ -199,13 +199,13 @@ class _Wanted:
 
 
 def _key(names: Named, number: int) -> bytes:
-    """A name of the length that a store wants."""
+    """A key of the length that a store needs."""
     key = names.key(number)
     return key if len(key) == KEY_BYTES else hashlib.blake2b(key, digest_size=KEY_BYTES).digest()
 
 
 class _Numbered:
-    """Names for the samples of a source that has none: no other job can know what they are."""
+    """Names for the samples of a source without names. They mean nothing in other jobs."""
 
     name = "samples by number"
 
@@ -220,13 +220,13 @@ class _Numbered:
 
 
 def _drawn_generators() -> Iterator[np.random.Generator]:
-    """Generators that depend on torch's own, as everything under torch's loader does."""
+    """Generators seeded from torch's default one, as all randomness under torch's loader is."""
     while True:
         yield np.random.Generator(np.random.Philox(key=int(torch.empty((), dtype=torch.int64).random_())))
 
 
 def of_stoker(dataset: Any) -> Dataset | None:
-    """The dataset of ours that another wraps, or that it is itself."""
+    """The `stoker.Dataset` that a dataset is or wraps; None if there is none."""
     for _ in range(8):
         if isinstance(dataset, Dataset):
             return dataset
@@ -235,7 +235,7 @@ def of_stoker(dataset: Any) -> Dataset | None:
 
 
 def expecting(dataset: Any) -> Callable[[Sequence[int]], None] | None:
-    """Tells a dataset which samples will be asked for soon; None if it does not want to know."""
+    """A function that tells a dataset which samples will be asked for soon; None if the dataset has no use for it."""
     if isinstance(dataset, Dataset):
         return dataset.expect
     if type(dataset) is torch.utils.data.Subset:

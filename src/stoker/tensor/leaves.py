@@ -61,10 +61,10 @@ def collate_into(outbox: Outbox, *, alike_everywhere: bool) -> None:
 
 
 def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
-    """Functions for torch's map of collations, for those kinds where the user has not put a function of theirs.
+    """Functions for torch's map of collations, except for kinds for which the user has put a function there.
 
-    Of samples that differ in dtype torch makes one thing in the training process and another in workers; with
-    `alike_everywhere`, workers do as the training process does.
+    When samples differ in dtype, torch gives one result in the training process and another in workers. With
+    `alike_everywhere`, workers give the result of the training process.
     """
     torch_stack_tensors: Leaf = collate_tensors
     torch_stack_arrays: Leaf = collate_arrays
@@ -109,7 +109,7 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
         return gather
 
     def turn_tuples(batch: Sequence[tuple[Any, ...]], *, collate_fn_map: Any = None) -> Any:
-        # What torch does with plain tuples, with the check for equal lengths made in one go.
+        # The same as torch for plain tuples, but with one check that all lengths are equal.
         columns = None
         if _are_all(tuple, batch):
             with contextlib.suppress(ValueError):
@@ -135,7 +135,7 @@ _shape, _dtype = attrgetter("shape"), attrgetter("dtype")
 
 
 def _are_alike(batch: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Whether these are plain arrays of one layout, of a kind that torch takes."""
+    """Whether these are plain arrays of one layout and of a dtype that torch takes."""
     first = batch[0]
     return (
         first.ndim > 0
@@ -183,7 +183,7 @@ class TensorReducer:
         if first is not None:
             return tensor_beside, (first, *sizes)
         if length > 2 * tensor.nbytes:
-            # A small part of something large, a row of a dataset in memory perhaps: the part alone travels.
+            # A small part of a large tensor, such as a row of a dataset in memory: only the part is sent.
             tensor = tensor.clone()
             self._copies.append(tensor)
             return self(tensor)
@@ -195,11 +195,11 @@ class TensorReducer:
 
 
 class PlainReducer(TensorReducer):
-    """The same for any number of readers: everything else is in the stream itself."""
+    """A TensorReducer for any number of readers: objects other than tensors are in the stream itself."""
 
     @staticmethod
     def reduce_other(tensor: torch.Tensor) -> tuple[Any, ...]:
-        """As `pickle` does, for a file."""
+        """Reduce what is no tensor as `pickle` does for a file."""
         return _reduce_plainly(tensor if tensor.is_leaf else tensor.detach())
 
 
@@ -208,7 +208,7 @@ def _reduce_plainly(thing: Any) -> tuple[Any, ...]:
 
 
 def plain_reducers() -> dict[type, Callable[[Any], tuple[Any, ...]]]:
-    """How the tensors of one batch are pickled for any number of readers: nothing in it is handed over by descriptors."""
+    """How the tensors of a batch are pickled for any number of readers: no descriptors are passed."""
     known = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     kinds = [kind for kind in known if kind.__module__.split(".")[0] == "torch"]
     return {**dict.fromkeys(kinds, _reduce_plainly), torch.Tensor: PlainReducer()}
@@ -245,7 +245,7 @@ class TensorLeaves:
 
 
 def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
-    """What makes tensors of the leaves of a layout. They lie over `slot` and keep it alive."""
+    """A function that makes tensors of a layout's leaves. They lie over `slot` and keep it alive."""
 
     def leaf(offset: int, code: int, *shape: int) -> torch.Tensor:
         dtype = _NUMPY_DTYPES[code]
@@ -262,7 +262,7 @@ def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor
     as_numpy = _NUMPY_DTYPE.get(dtype)
     if as_numpy is not None:
         return torch.from_numpy(np.ndarray(shape, as_numpy, content))
-    # In place, because a view of a view is a lesser tensor: it cannot be detached in place, for one.
+    # In place, because a view of a view has limits: it cannot be detached in place, for one.
     flat = torch.frombuffer(content, dtype=dtype)
     return flat if len(shape) == 1 else flat.resize_(shape)
 
@@ -289,7 +289,7 @@ def collates_as_torch() -> bool:
 
 
 class HereCollate:
-    """`default_collate` in the training process: into memory that is used again when nobody looks at the batch any more.
+    """`default_collate` in the training process, into memory that is used again when the batch is gone.
 
     New memory for every batch would cost a page fault for every page, and threads of one process wait for each other there.
     """
@@ -298,7 +298,7 @@ class HereCollate:
         self._own = threading.local()
 
     def __call__(self, samples: Any) -> Any:
-        """A batch of these samples."""
+        """Collate samples into a batch."""
         with self.claimed() as outbox:
             return default_collate(samples) if outbox is None else self.collate(samples)
 
@@ -313,9 +313,9 @@ class HereCollate:
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[Outbox | None]:
-        """Within this, a batch of this thread has memory. None when all is kept by somebody."""
+        """Within this, this thread has memory for a batch. None when all of it is in use."""
         outbox = self.outbox
-        if outbox.claimed:  # by a caller
+        if outbox.claimed:  # a caller has claimed it
             yield outbox
             return
         if not outbox.claim():
@@ -327,7 +327,7 @@ class HereCollate:
             outbox.abandon()
 
     def collate(self, samples: Any) -> Any:
-        """Collate into what is claimed."""
+        """Collate into the claimed memory."""
         return collated(samples, self._own.leaves)
 
 

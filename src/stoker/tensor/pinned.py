@@ -1,9 +1,9 @@
 """Page-locked slots: a GPU copies batches straight out of shared memory, with no pinning thread and no copy of ours.
 
-torch's allocator of pinned memory knows nothing of memory that was registered with CUDA: after
-`x.to("cuda", non_blocking=True)` it does not record that a copy is under way. So before a slot is used again, everything
-that was asked of the device until its release must be done, on every stream, whoever made it. The driver has just this:
-an event that captures all activities of a context (`cuCtxRecordEvent`, since CUDA 12.5).
+torch's allocator of pinned memory does not know memory that was registered with CUDA: after
+`x.to("cuda", non_blocking=True)` it does not record that a copy is under way. So before a slot is used again, the device
+must have done everything that it was asked for until the slot's release, on every stream of any library. The driver has an
+event for that, which captures all activities of a context (`cuCtxRecordEvent`, since CUDA 12.5).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ Mark = list[tuple[int, ctypes.c_void_p]]
 
 
 class CudaPins:
-    """Page-locks memory for CUDA, and tells when all devices that this process uses have done with it."""
+    """Page-locks memory for CUDA, and tells when no device of this process needs it any more."""
 
     def __init__(self) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -33,7 +33,7 @@ class CudaPins:
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self._spare_events: dict[int, list[ctypes.c_void_p]] = {}
         torch.cuda.current_stream()  # initialises the device
-        # Whether this host allows it is found out on one page, not in the middle of an epoch.
+        # Try one page now: that this host forbids it must not turn up in the middle of an epoch.
         page = mmap.mmap(-1, mmap.PAGESIZE)
         address = ctypes.addressof(ctypes.c_ubyte.from_buffer(page))
         self.lock(address, mmap.PAGESIZE)
@@ -44,17 +44,17 @@ class CudaPins:
         self.unlock(address)
 
     def lock(self, address: int, length: int) -> None:
-        """Register a range."""
+        """Register a range of memory with CUDA, which page-locks it."""
         code = int(self._runtime.cudaHostRegister(address, length, _PORTABLE))
         if code:
             raise RuntimeError(f"cudaHostRegister refused {length:,} bytes (error {code})")
 
     def unlock(self, address: int) -> None:
-        """Unregister it."""
+        """Unregister a range."""
         self._runtime.cudaHostUnregister(address)
 
     def mark(self) -> Mark:
-        """Events of all that the devices were asked for until now. Empty while a graph is captured, which forbids them."""
+        """An event on each device after all its work until now. Empty while a graph is captured, which forbids events."""
         mark: Mark = []
         for device, context in self._active_contexts():
             spare = self._spare_events[device]
@@ -67,7 +67,7 @@ class CudaPins:
         return mark
 
     def passed(self, mark: Mark) -> bool:
-        """Whether the devices have got there."""
+        """Whether the devices have passed the events of a mark."""
         if not mark:
             if torch.cuda.is_current_stream_capturing():
                 return False
@@ -84,7 +84,7 @@ class CudaPins:
         return True
 
     def wait(self) -> None:
-        """Until all devices are idle."""
+        """Wait until all devices are idle."""
         for device, _ in self._active_contexts():
             torch.cuda.synchronize(device)
 
@@ -121,7 +121,7 @@ def _check(code: int, what: str) -> None:
 
 
 def pins_for(loader: Any) -> CudaPins | None:
-    """Page-locking for a loader that asks for it, where there is a CUDA device and it can be had."""
+    """Page-locking for a loader that asks for it; None without a CUDA device that allows it."""
     if not loader.pin_memory or not torch.cuda.is_available():
         return None
     try:

@@ -1,7 +1,7 @@
-"""Samples that go straight into their rows of a batch, one by one, instead of waiting until all of them are there.
+"""Samples go straight into their rows of a batch, one by one, instead of waiting until all of them are there.
 
-A large sample is copied while it is still in the processor's cache, and its memory is used again for the next; threads,
-which share one allocator, gain most. And because a row's place is known from the first sample on, several workers can
+A large sample is copied while it is still in the processor's cache, and its memory is used again for the next sample.
+Threads gain most, because they share one allocator. The first sample tells where every row lies, so several workers can
 fill one batch. Only what `default_collate` would stack is taken: plain tensors, plain arrays, ints and floats, alone or
 in one tuple, list or dictionary. Everything else, and every sample that is unlike the first, is left to torch.
 """
@@ -22,7 +22,7 @@ _NUMBERS: dict[type, Any] = {int: np.int64, float: np.float64}
 
 
 class Column:
-    """One leaf of all samples."""
+    """One leaf of all samples: a tensor, an array or a number of each."""
 
     __slots__ = ("dtype", "kind", "nbytes", "out", "rows", "shape")
 
@@ -34,7 +34,7 @@ class Column:
             self.dtype, self.shape, self.nbytes = leaf.dtype, tuple(leaf.shape), leaf.nbytes
 
     def place(self, outbox: Outbox, own: range, total: int) -> None:
-        """Take room for all samples; only the own rows of it will be written here."""
+        """Take room for all samples; only this worker's rows will be written here."""
         _, room = outbox.room(self.nbytes * total, (self.nbytes * own.start, self.nbytes * own.stop))
         dtype = self.dtype if self.kind is torch.Tensor else TORCH_DTYPE[self.dtype]
         self.out = tensor_over(room, dtype, (total, *self.shape))
@@ -56,7 +56,7 @@ class Column:
         return True
 
     def leaf(self, row: int) -> Any:
-        """The leaf again that was put into a row."""
+        """Read back a leaf that was put into a row."""
         if self.kind in _NUMBERS:
             return self.kind(self.rows[row])
         return self.rows[row].clone() if self.kind is torch.Tensor else self.rows[row].copy()
@@ -71,7 +71,7 @@ def _can_stack(leaf: Any) -> bool:
 
 
 class Rows:
-    """A batch that is being filled."""
+    """A batch that is being filled row by row."""
 
     __slots__ = ("columns", "keys", "kind")
 
@@ -91,7 +91,7 @@ class Rows:
         return (sample,)
 
     def put(self, row: int, sample: Any) -> bool:
-        """Copy a sample into its row. False if it is unlike the first: then none of the batch belongs here."""
+        """Copy a sample into its row. False if it is unlike the first: then the whole batch is left to torch."""
         leaves = self.leaves(sample)
         return leaves is not None and all(column.put(row, leaf) for column, leaf in zip(self.columns, leaves, strict=True))
 
@@ -100,7 +100,7 @@ class Rows:
         return self._whole([column.out for column in self.columns], list)
 
     def samples(self, rows: range) -> list[Any]:
-        """The samples again that were put into some rows."""
+        """Read back the samples that were put into some rows."""
         return [self._whole([column.leaf(row) for column in self.columns], self.kind) for row in rows]
 
     def _whole(self, parts: list[Any], sequence: type) -> Any:
@@ -128,7 +128,7 @@ def are_large(sample: Any) -> bool:
 
 
 def stack(samples: Iterable[Any], own: range, total: int, outbox: Outbox, collate: Callable[[list[Any]], Any]) -> Any:
-    """Put samples into the own rows of a batch of `total`, or collate them the usual way if they are not of that kind."""
+    """Put samples into this worker's rows of a batch of `total`; or collate them the usual way if they cannot be rows."""
     samples = iter(samples)
     first = next(samples)
     rows = rows_for(first)

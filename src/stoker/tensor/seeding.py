@@ -1,9 +1,9 @@
 """Randomness that belongs to a position in the global order.
 
-Before a sample is prepared, all generators that its code may draw from are set by (seed, epoch, position). Who prepares it,
-beside what, and after what, then makes no difference. Setting them costs several microseconds a sample, and most datasets
-never draw: so batches are first made without, under the eye of a `_Watch`, and only if a generator has moved is the batch
-made again, seeded, and so are all from then on.
+Before a sample is prepared, all generators that its code may draw from are set by (seed, epoch, position). Then it makes no
+difference which worker prepares the sample, and after which others. Setting the generators costs several microseconds a
+sample, and most datasets never draw. So batches are first made without it, while a `_Watch` looks at the generators. If one
+has moved, this batch is made again with seeds, and so are all later ones.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def _restore(states: tuple[Any, Any, torch.Tensor]) -> None:
 
 
 def _written(states: tuple[Any, Any, torch.Tensor]) -> tuple[Any, bytes, bytes]:
-    """As something that can be compared."""
+    """A generator's state as a value that can be compared."""
     return states[0], pickle.dumps(states[1]), states[2].numpy().tobytes()
 
 
@@ -61,7 +61,7 @@ def generators_restored() -> Iterator[None]:
 
 
 class _Watch:
-    """Notices whether anybody draws from the default generators: they are compared with others that nobody draws from."""
+    """Notices draws from the default generators: it compares them with generators that nobody draws from."""
 
     def __init__(self) -> None:
         self._python = random.Random()
@@ -70,7 +70,7 @@ class _Watch:
         self._number = torch.empty((), dtype=torch.int64)
 
     def start(self) -> None:
-        """Set all alike."""
+        """Set the default generators and those that they are compared with alike."""
         seed_generators(_WATCHED)
         self._python.seed(_WATCHED)
         self._numpy.seed(_WATCHED & 0xFFFFFFFF)
@@ -86,7 +86,7 @@ class _Watch:
 
 
 class Positions:
-    """Makes batches whose randomness belongs to positions."""
+    """Makes batches with randomness that belongs to positions."""
 
     def __init__(self, dataset: Any, seed: int, *, threads: bool = False, draws: bool = False) -> None:
         self.dataset = dataset
@@ -104,7 +104,7 @@ class Positions:
             try:
                 looked: list[Any] = []
                 if not self._looked:
-                    # Most datasets that draw do so for every sample: find out by one, not by a whole batch.
+                    # Most datasets that draw do so for every sample, so one sample tells, and not a whole batch.
                     self._looked = True
                     looked = list(self._prepare(epoch, first, step, ids[:1]))
                     self.draws = watch.moved()
@@ -127,7 +127,7 @@ class Positions:
         return collate(samples)
 
     def _watch(self) -> _Watch:
-        """In a worker nobody else draws. In the training process the generators are put back after each batch."""
+        """In a worker one watch lasts: nobody else draws. In the training process, generators are put back each batch."""
         if not hasattr(self, "_watching") or torch.utils.data.get_worker_info() is None:
             self._watching = _Watch()
             self._watching.start()
@@ -146,7 +146,7 @@ class Positions:
         return (get(index) for index in ids)  # not `map`: a sample that raises StopIteration would be its end
 
     def _prepare_seeded(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> Iterator[Any]:
-        """The samples, each with generators of its own; at the end they are set for whoever collates."""
+        """The samples, each prepared with its own seeds; at the end the generators are seeded for collating."""
         if prepares_batches(self.dataset):
             seed_generators(mix(self.seed, epoch, first))
             yield from self._prepare(epoch, first, step, ids)
@@ -169,15 +169,15 @@ def takes_rng(dataset: Any) -> bool:
 
 
 def prepares_batches(dataset: Any) -> bool:
-    """Whether a dataset makes all samples of a batch in one call, so that none has a position of its own."""
+    """Whether a dataset makes all samples of a batch in one call: then no sample can be seeded by itself."""
     return bool(getattr(dataset, "__getitems__", None)) and not takes_rng(dataset)
 
 
 def draws_from_globals(look: Callable[[], Any]) -> bool:
-    """Whether calling something draws from a default generator of this process, which is left as it was."""
-    # Nothing is set unless somebody drew: other threads may be at work with the same generators.
+    """Whether a call draws from a default generator of this process. The generators are left as they were."""
+    # Nothing is set unless the call drew: other threads may use the same generators.
     before = _states()
-    with contextlib.suppress(Exception):  # it will be raised where it belongs
+    with contextlib.suppress(Exception):  # the sample will raise it again in its own batch
         look()
     if _written(_states()) == _written(before):
         return False

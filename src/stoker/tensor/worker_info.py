@@ -1,8 +1,8 @@
 """`torch.utils.data.get_worker_info()` in workers that are threads.
 
-torch keeps one answer for the whole process. While worker threads live, its function gives each of them its own, and every
-other thread what it always gave. torch's collation asks it, too, to find out whether a batch has to travel to another
-process: to it a thread is none.
+torch keeps one answer for the whole process. While worker threads live, its function gives each of them its own answer, and
+every other thread the usual one. torch's collation asks it, too, to find out whether a batch goes to another process. There
+the answer in a worker thread is None.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def show_dataset(dataset: Any) -> None:
 
 
 def _in_child() -> None:
-    """A process that was forked has none of the threads, not even as the one that forked it."""
+    """A forked process has none of the worker threads, even if one of them forked it."""
     global _lock, _shown
     _lock = threading.Lock()
     _shown = 0

@@ -42,7 +42,7 @@ class PolicyContract:
         return policy
 
     def test_victims_are_residents_named_once(self) -> None:
-        """Nobody else can make room, and nobody can twice."""
+        """Only residents can make room, and each only once."""
         policy = self.filled()
         policy.leave(3)
         policy.leave(5)
@@ -70,7 +70,7 @@ class PolicyContract:
         assert list(policy.victims(0)) == []
 
     def test_strangers_change_nothing(self) -> None:
-        """To touch or to leave means nothing for who is not resident."""
+        """`touch` and `leave` of a key that is not resident change nothing."""
         policy = self.filled()
         victims = list(policy.victims(0))
         policy.touch(0)

@@ -1,4 +1,4 @@
-"""What holds for all who prepare batches: a crew of processes or threads, and the exchange that its work comes by."""
+"""What holds for every pool: a crew of processes or threads, with the exchange that its work comes by."""
 
 import contextlib
 import itertools
@@ -61,7 +61,7 @@ class PoolContract:
     """How many numbers are prepared only to see how that goes."""
 
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
-        """What is iterated for the batches of a dataset in their order, once for each epoch; it has `close()`."""
+        """An iterable of a dataset's batches in order, iterated once for each epoch. It has `close()`."""
         raise NotImplementedError
 
     @contextlib.contextmanager
@@ -110,7 +110,7 @@ class PoolContract:
             assert "SIGKILL" in _raised(RuntimeError, iter(feed))
 
     def test_a_reader_that_waits_is_not_run_away_from(self) -> None:
-        """Workers stop when they are so many batches ahead as they may be."""
+        """Workers stop when they are `ahead` batches ahead of the reader."""
         with self._fed() as (feed, dataset):
             batches = iter(feed)
             next(batches)

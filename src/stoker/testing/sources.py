@@ -44,7 +44,7 @@ class SourceContract:
         assert list(source.sizes([])) == []
 
     def test_numbers_beyond_its_samples(self, source: Source, expected: Sequence[bytes]) -> None:
-        """Are an IndexError, wherever they stand; negative ones are not counted from the end."""
+        """They raise an IndexError at any place in the list; negative ones are not counted from the end."""
         for number in (len(expected), -1, 1 << 40):
             for ids in ([number], [0, number]):
                 _assert_raises(IndexError, lambda ids=ids: source.read(ids))  # type: ignore[misc]

@@ -1,1 +1,1 @@
-"""The PyTorch face: all that knows tensors and torch's rules."""
+"""The PyTorch face: the loader, and callbacks for frameworks that train with it."""

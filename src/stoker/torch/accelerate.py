@@ -2,10 +2,10 @@
 
     loader = prepare(accelerator, stoker.DataLoader(dataset, 64, shuffle=True, num_workers=8, seed=7))
 
-Accelerate makes a loader of torch's, or of torchdata's with `use_stateful_dataloader=True`, from the arguments that it
-knows. Neither has a seed, threads or a cache. Here Accelerate shards, moves batches to the device and counts as ever, but
-what it does that with is a loader of ours. So its own `save_state`, `load_state`, `state_dict()` and `load_state_dict()`
-hold where the training loop is, and torchdata is not needed for that.
+Accelerate would make a loader of torch's, or of torchdata's with `use_stateful_dataloader=True`, from the arguments that it
+knows. Neither has a seed, threads or a cache. With `prepare`, Accelerate still shards, moves batches to the device and
+counts, but it gets its batches from a loader of ours. So its own `save_state`, `load_state`, `state_dict()` and
+`load_state_dict()` hold where the training loop is, and torchdata is not needed for that.
 """
 
 import inspect
@@ -20,7 +20,7 @@ _DECIDED_BY_ACCELERATE = {"self", "dataset", "batch_size", "shuffle", "sampler",
 
 
 def prepare(accelerator: Any, loader: DataLoader[Any]) -> Any:
-    """What `accelerator.prepare(loader)` gives, with a loader like this one at its heart."""
+    """Return what `accelerator.prepare(loader)` returns, with a loader of ours inside instead of torch's."""
     prepared = accelerator.prepare_data_loader(loader)
     base = getattr(prepared, "base_dataloader", None)
     if base is None:
@@ -29,7 +29,7 @@ def prepare(accelerator: Any, loader: DataLoader[Any]) -> Any:
         )
     shared = getattr(prepared, "synchronized_generator", None)
     if shared is not None and loader.generator is None and loader.seed is not None:
-        shared.manual_seed(loader.seed)  # what all processes shuffle by is Accelerate's, and was set at random
+        shared.manual_seed(loader.seed)  # Accelerate's own seed for shuffling, which it drew at random for all processes
     prepared.base_dataloader = _like(loader, base)
     prepared.use_stateful_dataloader = True
     prepared.dl_state_dict = prepared.base_dataloader.state_dict()
@@ -37,7 +37,7 @@ def prepare(accelerator: Any, loader: DataLoader[Any]) -> Any:
 
 
 def _like(loader: DataLoader[Any], base: Any) -> DataLoader[Any]:
-    """A loader like ours that gives what Accelerate's would."""
+    """Make a loader of ours that gives the batches of Accelerate's."""
     if base.dataset is loader.dataset and base.batch_sampler is loader.batch_sampler:
         return loader
     if loader.group is not None:

@@ -3,8 +3,8 @@
     trainer = Trainer(callbacks=[StokerCheckpoint("checkpoints"), StokerStats()])
     trainer.fit(module, stoker.DataLoader(dataset, shuffle=True, seed=7))
 
-A snapshot is of the moment between two batches: hooks, validation and schedulers of the one are done, and the other has not
-been fetched. No hook of a callback is there (`on_train_batch_end` comes before validation, for one), so the loop's own
+A snapshot is taken between two batches: hooks, validation and schedulers of the first are done, and the second has not been
+fetched. Callbacks have no hook at that moment (`on_train_batch_end`, for one, comes before validation), so the loop's own
 `_on_before_fetch` is used.
 """
 
@@ -55,7 +55,7 @@ class StokerCheckpoint(pl.Callback):
             trainer._checkpoint_connector._loaded_checkpoint = {}  # of ckpt_path, which would be loaded after this
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take the place between two batches, and the signals."""
+        """Replace the loop's `_on_before_fetch`, and take the signals."""
         fetcher: Any = trainer.fit_loop._data_fetcher
         if not hasattr(fetcher, "prefetch_batches") or fetcher.length is None:
             raise ConfigError(
@@ -100,13 +100,13 @@ class StokerCheckpoint(pl.Callback):
                 loader._progress.end()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Let go of everything."""
+        """Close the checkpointer and undo what was replaced."""
         trainer.fit_loop.epoch_loop.__dict__.pop("_on_before_fetch", None)
         if self.checkpointer is not None:
             self.checkpointer.close()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Let go of everything: there will be no teardown."""
+        """Do what `teardown` does: Lightning does not call it after an exception."""
         trainer._signal_connector.teardown()
         self.teardown(trainer, pl_module, "fit")
 
@@ -114,8 +114,8 @@ class StokerCheckpoint(pl.Callback):
 class StokerStats(pl.Callback):
     """Logs how much of its time the training loop waits for data, and how many samples it gets per second.
 
-    Every `log_every_n_steps` of the trainer, under `loader/waiting_pct` and `loader/samples_per_s`, each of the time since
-    the last; ranks log their own. `prog_bar=True` shows both in the progress bar.
+    It logs every `log_every_n_steps` of the trainer, under `loader/waiting_pct` and `loader/samples_per_s`. Each value is
+    for the time since the last one; every rank logs its own. `prog_bar=True` shows both in the progress bar.
     """
 
     def __init__(self, prefix: str = "loader/", *, prog_bar: bool = False) -> None:
@@ -136,7 +136,7 @@ class StokerStats(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log, if it is time to."""
+        """Log every `log_every_n_steps` steps."""
         if self._scalars is not None and trainer._logger_connector.should_update_logs:
             values = self._scalars.take(self._prefix)
             wanted = {f"{self._prefix}{name}" for name in ("waiting_pct", "samples_per_s")}
@@ -166,7 +166,7 @@ class _Loops:
         self.restored = {**state, "state_dict": {}}
 
     def go_on(self) -> None:
-        """Before the first fetch: undo what Lightning made of the numbers, for it takes them to be of other moments."""
+        """Before the first fetch, set Lightning's counters again: it assumes that they were saved at another moment."""
         if self.restored is None:
             return
         self.loop.load_state_dict(self.restored)
@@ -177,7 +177,7 @@ class _Loops:
 
 
 class _Callbacks:
-    """What callbacks have to remember, and the metrics that they and schedulers watch."""
+    """The states of callbacks, and the metrics that callbacks and schedulers watch."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer

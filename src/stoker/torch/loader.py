@@ -1,7 +1,7 @@
 """`stoker.DataLoader`: torch's DataLoader, at the speed of the hardware.
 
-The class adds nothing to what a loader means. It decides who makes the batches: our iterators, or torch's own when
-`STOKER_DISABLE=1` is set, the system is not Linux, or torch is one that ours do not fit.
+A loader means the same as torch's. The class decides who makes the batches: our iterators, or torch's own when
+`STOKER_DISABLE=1` is set, the system is not Linux, or our iterators do not fit this version of torch.
 """
 
 import inspect
@@ -38,12 +38,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`: the same arguments, batches and errors, sooner.
 
     Batches from workers arrive as views of shared memory, without a copy. They are yours for as long as you keep them.
-    With `seed=n` randomness belongs to the position of a sample in the global order: who prepares a batch, and how many
-    workers there are, never changes it, and `state_dict()` goes on exactly where it was taken. With `workers="threads"`
-    the workers are threads. With `cache="8GB"` files, or the samples of a `stoker.Dataset`, are kept in memory that all
-    processes and jobs of this host share. With `group="name"` every batch is prepared once for all jobs of that name on
-    this host. A `plan` fills what is not given explicitly. `stats()` tells what the loader has done; `close()` ends its
-    workers at once.
+    With `seed=n` randomness belongs to the position of a sample in the global order: it does not depend on the number of
+    workers or on which of them prepares a batch, and a loop resumed from `state_dict()` goes on exactly where it was. With
+    `workers="threads"` the workers are threads. With `cache="8GB"` files, or the samples of a `stoker.Dataset`, are kept
+    in memory that all processes and jobs of this host share. With `group="name"` every batch is prepared once for all jobs
+    of that name on this host. A `plan` sets the arguments that are not given. `stats()` tells what the loader has done;
+    `close()` ends its workers at once.
     """
 
     _options: Options
@@ -52,7 +52,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     """Whether a worker has seen the dataset draw from a default generator."""
 
     def __new__(cls, *arguments: Any, **named: Any) -> Self:
-        """Remember what was given explicitly: a plan does not overrule it."""
+        """Remember which arguments were given: a plan does not overrule them."""
         self = super().__new__(cls)
         self.__dict__["_given"] = frozenset([*_POSITIONS[: len(arguments)], *named])
         return self
@@ -102,7 +102,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             given=self.__dict__.pop("_given", frozenset()),
         )
         options = self._options = asked.resolved(dataset, HOOKS.plan)
-        # Each has an attribute of its name: frameworks make loaders anew from them.
+        # Each argument is an attribute of the same name: frameworks read these to make another loader like this one.
         self.plan, self.workers, self.seed = plan, options.workers, options.seed
         self.cache, self.cache_policy, self.cache_dir = options.cache, options.cache_policy, options.cache_dir
         self.group, self.group_bytes = options.group, options.group_bytes
@@ -161,7 +161,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             _go_on(iterator, seen if replays else 0)
             self._skip_batches = 0
         if before is not None:
-            torch.set_rng_state(before)  # what the epoch drew was drawn when it began
+            torch.set_rng_state(before)  # the epoch drew its random numbers when it began
         return iterator
 
     @property
@@ -188,21 +188,21 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     @property
     def caching(self) -> "Caching":
-        """Where samples are fetched from, and what is known of it."""
+        """How this loader's samples are fetched: from storage, or through a cache."""
         return self.here.caching
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next `iter()` is; otherwise it is the number of `iter()` calls before."""
+        """Set the epoch of the next `iter()`. Without this call it is the number of earlier `iter()` calls."""
         self._progress.set_epoch(epoch)
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the training loop is, in JSON's terms. What was prepared ahead and not yet seen is not counted."""
+        """The position of the training loop, in JSON's terms. Batches that were prepared but not yet seen do not count."""
         return self._progress.state(self._itinerary(), self.seed)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state at the next `iter()`. One of another dataset, order or version is refused."""
+        """Go on from a state at the next `iter()`. A state of another dataset, order or version is refused."""
         if state.get("_num_yielded") and is_wanted() and expected.difference() is not None:
             expected.refuse("going on from the middle of an epoch", "or begin the epoch anew")
         self._progress.load(state, self._itinerary(), self.seed)
@@ -245,12 +245,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but what it has in this process, so that a loader can be pickled and copied at any time."""
+        """Leave out what belongs to this process (`here`), so that a loader can be pickled and copied at any time."""
         return {name: value for name, value in self.__dict__.items() if name != "_here"}
 
 
 def _go_on(iterator: Any, replayed: int) -> None:
-    """Pass by what a resumed loop has seen already: by its indices, or by preparing it again."""
+    """Skip batches that a resumed loop has seen: skip their indices, or prepare the batches again and drop them."""
     if replayed:
         progress = iterator._progress
         batches, samples = progress.batches, progress.samples

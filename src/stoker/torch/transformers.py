@@ -1,4 +1,4 @@
-"""Checkpoints of a run of Hugging Face's Trainer: a callback, and `trainer.train()` goes on where a killed one was.
+"""Checkpoints for Hugging Face's Trainer: with this callback `trainer.train()` goes on where a killed run was.
 
     class MyTrainer(transformers.Trainer):
         def get_train_dataloader(self):
@@ -8,8 +8,8 @@
     trainer.add_callback(StokerCheckpointCallback("checkpoints", trainer))
     trainer.train()
 
-A snapshot is taken when a step begins. The end of the step before would be too early: what it makes the trainer log and
-evaluate comes later. As the batches of a step are fetched before it begins, the loader's state is noted before that.
+A snapshot is taken when a step begins. The end of the step before would be too early: the trainer logs and evaluates after
+it. The batches of a step are fetched before the step begins, so the loader's state is noted before they are fetched.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ _OF_TRAINER = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "cur
 class StokerCheckpointCallback(transformers.TrainerCallback):
     """Saves a run by itself and restores it exactly, in the middle of an epoch too, at the next `train` with the directory.
 
-    Arguments are those of `stoker.Checkpointer`, and the trainer, which no event shows to callbacks. Saved are the model,
-    optimizer, scheduler, scaler, progress, logs, callbacks that have a state, and the loader if it has `state_dict()`. If
-    there is a checkpoint, `resume_from_checkpoint` is not used. The means at the end of a run are of all of it, but its
-    speed is not: it takes the time since the last start for all steps.
+    Arguments are those of `stoker.Checkpointer`, and the trainer, because no event passes it to callbacks. Saved are the
+    model, optimizer, scheduler, scaler, progress, logs, callbacks that have a state, and the loader if it has
+    `state_dict()`. If there is a checkpoint, `resume_from_checkpoint` is not used. The trainer's means at the end are over
+    the whole run. Its speed is not: it divides all steps by the time since the last start.
 
     During training SIGTERM and SIGUSR1 save and end the run with exit code 75.
     """
@@ -99,7 +99,7 @@ class StokerCheckpointCallback(transformers.TrainerCallback):
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
-        """Let go of everything if there is an error: no event tells of it."""
+        """Close everything if training raises: the trainer has no event for that."""
         try:
             yield
         except BaseException:
@@ -107,7 +107,7 @@ class StokerCheckpointCallback(transformers.TrainerCallback):
             raise
 
     def _rest(self, done: int, accumulated: int, *, epoch: int, epochs_trained: int, **arguments: Any) -> dict[str, Any]:
-        """What is left of an epoch after so many steps. The trainer takes every run to begin with its first epoch."""
+        """What is left of an epoch after so many steps. The trainer assumes that every run begins with its first epoch."""
         updates, batches = arguments["num_update_steps_per_epoch"], arguments["steps_in_epoch"]
         number, passed = divmod(done, updates)
         number, passed = number + epoch - epochs_trained, passed if epoch == epochs_trained else 0
@@ -116,18 +116,18 @@ class StokerCheckpointCallback(transformers.TrainerCallback):
         return {**arguments, **rest, "epoch": number, "epochs_trained": 0, "resume_from_checkpoint": None}
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note where the loader is."""
+        """Note the loader's state, before the batches of the next step are fetched."""
         if self._loader is not None:
             self._loader.begin_epoch()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take a checkpoint of what the step before has left, if one is due."""
+        """Take a checkpoint of the state after the step before, if one is due."""
         if self._has_updated and self.checkpointer is not None:
             self._has_updated = False
             self.checkpointer.step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note where the loader is."""
+        """Note the loader's state, before the batches of the next step are fetched."""
         self._has_updated = True
         if self._loader is not None:
             self._loader.note()
@@ -137,7 +137,7 @@ class StokerCheckpointCallback(transformers.TrainerCallback):
             state.epoch = epoch + min(seen, batches) / batches
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Let go of everything."""
+        """Close the checkpointer."""
         self._close()
 
     def _close(self) -> None:
@@ -159,14 +159,14 @@ class _Loader:
 
     def begin_epoch(self) -> None:
         if isinstance(self.base, DataLoader):
-            self.base._progress.end()  # the trainer does not ask for the batch that is not there
+            self.base._progress.end()  # the trainer never asks beyond the last batch
         self.state, self.is_new = self.base.state_dict(), True
 
     def note(self) -> None:
         self.state, self.is_new = self.loader.state_dict(), False
 
     def state_dict(self) -> dict[str, Any]:
-        if self.is_new and (now := self.base.state_dict()).get("begun"):  # and has drawn what it draws when it begins
+        if self.is_new and (now := self.base.state_dict()).get("begun"):  # its random numbers are drawn
             return {**now, "samples": 0, "batches": 0, "_num_yielded": 0, "_sampler_iter_yielded": 0}
         return self.state
 

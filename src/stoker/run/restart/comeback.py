@@ -19,7 +19,7 @@ from stoker.run.restart.words import AGAIN, LINES, refuse
 
 
 class Decision(enum.Enum):
-    """What becomes of an epoch."""
+    """What happens to an epoch while the script is on its way."""
 
     GO_ON = "it goes on where it was"
     CUT = "it ends after one batch"
@@ -42,11 +42,11 @@ class Comeback:
         self.look_around()
 
     def look_around(self) -> None:
-        """More modules may have been imported."""
+        """Look at modules that were imported since."""
         self._returning.put_names()
 
     def decide(self, followed: Followed, frame: FrameType) -> Decision:
-        """What becomes of an epoch whose first batch is asked for."""
+        """Decide on an epoch when its first batch is asked for."""
         self.look_around()
         record = self.position.loaders.get(followed.key)
         was_trained = record is not None and record.first is not None and record.first <= followed.number
@@ -83,14 +83,14 @@ class Comeback:
         return not self._returning.has_advanced and followed.number == number
 
     def arrive(self, followed: Followed, frame: FrameType) -> list[str]:
-        """The script is there; what to tell. Nothing is trained over files that could not be put back."""
+        """The script is back. Returns what to tell. If files could not be put back, end it before it trains over them."""
         self._returning.arrive(frame, self.position.loaders[followed.key].batches)
         if failed := self._guard.put_back():
             refuse("; ".join([*failed, AGAIN]))
         return []
 
     def give_up(self) -> list[str]:
-        """The script has ended on its way; what to tell."""
+        """The script has ended on its way. Returns what to tell."""
         self._returning.take_names()
         words = self._guard.put_back()
         place = f"epoch {self.position.epoch}, where its checkpoint is"

@@ -1,7 +1,7 @@
-"""Stands between a loader's iterator and the script's loop, and tells when a batch is asked for, or there is none.
+"""Stands between a loader's iterator and the script's loop, and tells when a batch is asked for, or an epoch ends.
 
-Before the end of an epoch it does not tell, if it is known where that is: code after the loop belongs to the last
-iteration. While a restarted script is on its way, the loader's own iterator is made when the first batch is asked for.
+If the length of the epoch is known, it does not tell of the request after the last batch: code after the loop belongs to
+the last iteration. While a restarted script is on its way, the loader's own iterator is made at the first request.
 """
 
 from collections import deque
@@ -18,13 +18,13 @@ _MOST_AHEAD = 16
 
 
 class Listener(Protocol):
-    """Whom a followed iterator tells."""
+    """The object that a followed iterator calls."""
 
     def asked(self, followed: "Followed") -> None:
         """A batch is asked for."""
 
     def ended(self, followed: "Followed") -> None:
-        """There are no more in this epoch."""
+        """The epoch has no more batches."""
 
     def went_round(self, followed: "Followed") -> None:
         """An epoch is over, and the loader has begun the next one without an end."""
@@ -51,7 +51,7 @@ class Followed:
         self.misses = 0
         """How many updates were made without a batch of it."""
         self.left: int | None = None
-        """After so many batches it ends, whatever the loader has."""
+        """After so many batches it ends, even if the loader has more."""
         self.length = length_of(loader)
         self._keeps_states = True
         self.begun_in: tuple[CodeType, int] | None = None
@@ -79,7 +79,7 @@ class Followed:
 
     @property
     def has_started(self) -> bool:
-        """Whether it is known what it gives."""
+        """Whether the loader's own iterator was made."""
         return self._iterator is not None
 
     @property
@@ -88,7 +88,7 @@ class Followed:
         return self.given - self._rounds_over
 
     def record(self, ahead: int, epochs: int, first: int | None) -> LoaderRecord:
-        """What is needed to go on after all batches but so many, which are the last ones that it gave."""
+        """What is needed to go on from before the last so many batches that it gave."""
         state: dict[str, Any] = self.loader.state_dict()
         used = self._skipped + self.given - ahead
         rounds: tuple[tuple[int, str], ...] = ()
@@ -109,14 +109,14 @@ class Followed:
         return tuple(state if isinstance(state, str) else generators(state) for state in list(self._states)[-ahead:])
 
     def keep_states(self, wanted: bool) -> None:
-        """Batches may be read ahead, so that what was before them must be known; or not."""
+        """Say whether batches may be read ahead: then the generators before each of them are kept."""
         if not wanted:
             self._samples.clear()
             self._states.clear()
         self._keeps_states = wanted
 
     def can_take_back(self, ahead: int) -> bool:
-        """Whether what was before so many batches is known."""
+        """Whether the generators before so many batches are known."""
         return ahead == 0 or (len(self._samples) > ahead and (not self._reads_here or len(self._states) >= ahead))
 
     def _note(self) -> None:

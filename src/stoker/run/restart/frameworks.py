@@ -1,7 +1,7 @@
-"""Scripts in which a framework has the loop: its own callback of ours saves and restores, and nothing is passed.
+"""Scripts in which a framework has the loop: our callback for it saves and restores, and no epoch is passed.
 
 Lightning and Hugging Face's Trainer know where they are, and can be set there. So when a script calls `fit` or `train`,
-`StokerCheckpoint` or `StokerCheckpointCallback` is added, with the directory of `--checkpoint`, and we stand aside.
+`StokerCheckpoint` or `StokerCheckpointCallback` is added, with the directory of `--checkpoint`, and the watcher stops.
 """
 
 import functools
@@ -20,7 +20,7 @@ _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.tr
 
 
 class Frameworks:
-    """Waits for one to be used."""
+    """Waits until the script uses Lightning or Hugging Face's Trainer."""
 
     def __init__(self, directory: Path, options: dict[str, Any], stand_aside: Callable[[], None]) -> None:
         self._directory = directory
@@ -53,13 +53,13 @@ class Frameworks:
         setattr(trainer, name, attached)
 
     def _begun(self, step: int | None) -> None:
-        """A trainer begins, at a step that was restored."""
+        """Called when a trainer begins, with the step that was restored."""
         self.put_back()
         if step is not None:
             say(f"restored step {step}: all that the framework's trainer keeps, the training loader, random generators")
 
     def put_back(self) -> None:
-        """Put back what the script has begun anew, or removed."""
+        """Put back files that the script has begun anew, or removed."""
         guard, self._guard = self._guard, None
         if guard is not None and (failed := guard.put_back()):
             refuse("; ".join([*failed, AGAIN]))

@@ -1,11 +1,11 @@
 """While a restarted script is on its way, no file of the user's is lost.
 
-From the start, files that the script begins anew or removes are kept: it does so before its loops, as it did when it was
-started first, and the results of the run before would be gone. While epochs are passed, all that it writes comes of a model
-that was hardly trained: then every file is kept before it is changed, and what is new will be removed again.
+From the start, files that the script begins anew or removes are kept. It does so before its loops, as at its first start,
+and the results of the run before would be lost. While epochs are passed, everything that the script writes comes from a
+model that was hardly trained. So every file is kept before it is changed, and new files are removed in the end.
 
-python tells an audit hook what it is about to open, rename or remove. Libraries that open files by themselves are asked
-where they do so: torch, safetensors, h5py and OpenCV. What other libraries and other processes write is not seen.
+python tells an audit hook which file it is about to open, rename or remove. Functions of torch, safetensors, h5py and
+OpenCV that open files by themselves are wrapped. Files that other libraries or other processes write are not seen.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _CACHES = ("XDG_CACHE_HOME", "TORCH_HOME", "HF_HOME", "TRITON_CACHE_DIR", "TORCH
 
 
 class Guard:
-    """Stands between the script and its files, from now on until `put_back`."""
+    """Watches the script's files, from now on until `put_back`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -63,7 +63,7 @@ class Guard:
         sys.addaudithook(self._hear)  # it stays for ever, and does nothing once files are put back
 
     def begin_passing(self) -> None:
-        """From now on nothing that the script writes counts."""
+        """From now on keep every file before the script changes it: epochs are passed."""
         if self._is_passing:
             return
         self._is_passing = True
@@ -77,7 +77,7 @@ class Guard:
                     journal.note_length(path, os.fstat(descriptor).st_size)
 
     def _ask(self, library: Any, name: str, position: int) -> None:
-        """Have a function of a library that opens files tell which."""
+        """Wrap a library's function that opens files, so that it tells which."""
         *outer, name = name.split(".")
         for part in outer:
             library = getattr(library, part, None)
@@ -149,7 +149,7 @@ class Guard:
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[Journal]:
-        """What the journal itself opens is not noted."""
+        """Within this, files that the journal itself opens are not noted."""
         with self._lock:
             self._here.is_noting = True
             try:
@@ -165,7 +165,7 @@ class Guard:
         return is_compiled or any(path == root or path.startswith(root + "/") for root in self._ignored)
 
     def put_back(self) -> list[str]:
-        """Everything as it was, and from now on the script writes as it likes; what to tell."""
+        """Put all files back, and stop watching. Returns what to tell."""
         self._is_on = False
         for owner, name, opens in self._replaced:
             setattr(owner, name, opens)

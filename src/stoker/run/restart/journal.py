@@ -6,7 +6,7 @@
     copy the file, fsync  ->  write the line, fsync  ->  the change may go on
     put everything back, the last change first, fsync  ->  remove the journal, now it is over  ->  remove copies
 
-Putting back can be done again: it was not finished as long as there is a journal.
+Putting back can be repeated. As long as there is a journal, it was not finished.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class Journal:
         self._noted.add(path)
 
     def note_length(self, path: str, length: int) -> None:
-        """A file that is open is about to be added to."""
+        """An open file is about to grow. Only its length is noted."""
         self._write({"path": path, "was": "shorter", "length": length})
 
     def note_move(self, source: str, target: str) -> None:
@@ -89,14 +89,14 @@ class Journal:
         os.fsync(self._journal)
 
     def put_back(self, in_use: Mapping[File, Sequence[int]]) -> list[str]:
-        """Undo everything; what to tell. Files that are in use, by descriptors, go on from what they were."""
+        """Undo everything. Returns what to tell. Files that are open, by descriptors, go on from their old content."""
         words = _put_back(self.folder, in_use)
         os.close(self._journal)
         return words
 
 
 def recover(directory: Path) -> tuple[int, list[str]]:
-    """Put back what processes that are gone have left; of how many files, and what to tell."""
+    """Put back the files of processes that are gone. Returns how many files, and what to tell."""
     files, words = 0, []
     with contextlib.ExitStack() as alone:  # several ranks may be started at once
         with contextlib.suppress(FileNotFoundError):
@@ -185,7 +185,7 @@ def _restore(path: Path, copy: Path, entry: dict[str, Any]) -> None:
 
 
 def _go_on_after(content: bytes, descriptors: Sequence[int]) -> None:
-    """A file that the script has begun anew and has open holds again what it held. What it writes next comes after that."""
+    """An open file that the script had begun anew has its old content again. What the script writes next comes after it."""
     written = 0
     while written < len(content):
         written += os.pwrite(descriptors[0], content[written:], written)

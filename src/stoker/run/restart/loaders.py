@@ -37,7 +37,7 @@ def described_by(loader: Any) -> str:
 
 
 class Loaders:
-    """All that were iterated."""
+    """All loaders that the script has iterated."""
 
     def __init__(self) -> None:
         self._keys: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -55,7 +55,7 @@ class Loaders:
         self._epochs: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self.trains: tuple[str, ...] = ()
-        """Those whose batches came before the last update."""
+        """The loaders whose batches came before the last update."""
 
     def made(self, loader: Any) -> None:
         """A loader was made."""
@@ -90,7 +90,7 @@ class Loaders:
         self._expected = list(position.loaders)
 
     def started(self, followed: Followed, backwards: int) -> None:
-        """Count its batches from now on."""
+        """Count the batches of an epoch from now on."""
         self._counts.setdefault(followed.key, Lookahead()).begin(backwards)
         self._latest[followed.key] = weakref.ref(followed)
         self._loader[followed.key] = followed.loader
@@ -155,7 +155,7 @@ class Loaders:
         return self._latest[key]() if key in self._latest else None
 
     def records(self, *, at_end: bool = False) -> dict[str, LoaderRecord]:
-        """How far all of them are."""
+        """How far all loaders are."""
         return {key: self._record(key, epochs, at_end) for key, epochs in self._epochs.items()}
 
     def _record(self, key: str, epochs: int, at_end: bool) -> LoaderRecord:
@@ -207,7 +207,7 @@ class Loaders:
             yield
 
     def go_on(self, position: Position) -> None:
-        """Count on from a position."""
+        """Go on counting from a position."""
         for key, record in position.loaders.items():
             self._epochs[key] = record.epochs + (position.is_past and key in position.trains)
             if record.first is not None:

@@ -84,7 +84,7 @@ class Lookahead:
 
     @property
     def why(self) -> str:
-        """Why it cannot be told."""
+        """Why `ahead` is not known."""
         return self._verdict[1]
 
     def _judge(self) -> tuple[int | None, str]:

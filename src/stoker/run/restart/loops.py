@@ -83,7 +83,7 @@ class Surroundings:
 
     @classmethod
     def of_values(cls, values: dict[str, Any]) -> "Surroundings":
-        """As `values` has told."""
+        """Undo `values`."""
 
         def made(kind: type, named: dict[str, Any]) -> Any:
             return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in named.items()})
@@ -98,7 +98,7 @@ class Surroundings:
         return tuple(loop for loop in self.loops if loop.kind == "range")
 
     def less(self, ahead: int, given: int) -> "Surroundings":
-        """With loops that count batches as they are given set back by those that were read ahead."""
+        """These surroundings, with loops that count given batches set back by the batches that were read ahead."""
         counts = [loop.is_inner and loop.value == given for loop in self.loops]
         loops = (
             replace(loop, value=given - ahead) if is_count else loop
@@ -123,7 +123,7 @@ class Surroundings:
 
 
 def same_place(one: Place, other: Place) -> bool:
-    """Whether two places are one; columns count where both have one."""
+    """Whether two places are the same. Columns are compared if both have one."""
     return one[0] == other[0] and (None in (one[1], other[1]) or one[1] == other[1])
 
 
@@ -139,7 +139,7 @@ def innermost(frame: FrameType | None) -> tuple[CodeType, int] | None:
 
 
 def is_one_loop(begun: tuple[CodeType, int] | None, asked: tuple[CodeType, int] | None) -> bool:
-    """Whether what is begun and asked for at two places is so by the same loops: once for each time around."""
+    """Whether the same loops surround the place that begins an epoch and the place that asks for a batch."""
     if begun is None or asked is None or begun[0] is not asked[0]:
         return False
     return loops_around(*begun) == loops_around(*asked)

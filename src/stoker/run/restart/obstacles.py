@@ -1,4 +1,4 @@
-"""Whether a restarted script could go on from a moment: then it is a moment for a checkpoint."""
+"""Whether a restarted script could go on from a moment. Only then a checkpoint may be taken."""
 
 import threading
 from types import FrameType
@@ -15,7 +15,7 @@ DRAWN = "a batch is read ahead when random numbers have been drawn since the las
 
 
 class Obstacles:
-    """Judges every moment, and says once if none will do."""
+    """Judges every moment, and tells the user once if no checkpoint is possible."""
 
     def __init__(self, loaders: Loaders, updates: Updates, surveyor: Surveyor) -> None:
         self._loaders, self._updates, self._surveyor = loaders, updates, surveyor
@@ -27,7 +27,7 @@ class Obstacles:
         """The epoch for which it is known whether there is a way back to its loops."""
 
     def are_any(self, followed: Followed, frame: FrameType) -> bool:
-        """Whether there is one now, when an iteration is over and the next batch is asked for."""
+        """Whether an obstacle exists now, when an iteration is over and the next batch is asked for."""
         why = self._found(followed, frame)
         self._in_a_row = self._in_a_row + 1 if why else 0
         if self._in_a_row > WINDOW and why != TOO_FEW and not self.refused:

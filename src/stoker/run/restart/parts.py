@@ -1,4 +1,4 @@
-"""What of a script can be saved: modules, optimizers, schedulers and gradient scalers, as the script makes them."""
+"""The objects of a script that can be saved: modules, optimizers, schedulers and gradient scalers that the script makes."""
 
 import weakref
 from typing import Any
@@ -18,7 +18,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 class Parts:
-    """All of them, while they live. A script may make others later: a scheduler for its first epoch, models for folds."""
+    """All such objects that live. A script may make others later: a scheduler for its first epoch, models for folds."""
 
     def __init__(self) -> None:
         self._numbered = {name: _Numbered(kinds) for name, kinds in _KINDS.items()}
@@ -26,7 +26,7 @@ class Parts:
         self._decisive: list[int] = []
 
     def found(self) -> dict[str, Any]:
-        """Those that live now, by kind and number. Schedulers are not kept alive by that."""
+        """The living objects, by kind and number. This does not keep schedulers alive."""
         found: dict[str, list[Any]] = {name: numbered.alive() for name, numbered in self._numbered.items()}
         found["module"] = _roots(found["module"])
         self._counts = {name: len(some) for name, some in found.items() if some}
@@ -88,7 +88,7 @@ class _Frozen:
 
 
 class _Loosely:
-    """A part that may end when the script lets go of it."""
+    """A part that is not kept alive here: it ends when the script drops it."""
 
     def __init__(self, part: Any) -> None:
         self._part = weakref.ref(part)
@@ -128,7 +128,7 @@ class _Numbered:
         setattr(kind, name, watched)
 
     def alive(self) -> list[Any]:
-        """Those that live, each once."""
+        """The living objects, each once."""
         alive: dict[int, tuple[Any, weakref.ref[Any]]] = {}
         for reference in self._made:
             if (part := reference()) is not None:

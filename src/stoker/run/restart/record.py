@@ -56,7 +56,7 @@ class Position:
     loaders: dict[str, LoaderRecord]
     """By a description of the loader."""
     trains: tuple[str, ...]
-    """Those whose batches come before updates."""
+    """The loaders whose batches come before updates."""
     around: Surroundings = field(default_factory=Surroundings)
     is_past: bool = False
     """Whether the epoch is over, so that the innermost loop goes on with its next number."""
@@ -74,7 +74,7 @@ class Position:
 
     @classmethod
     def of_values(cls, values: dict[str, Any]) -> "Position":
-        """As `values` has told."""
+        """Undo `values`."""
         loaders = loaders_of_values(values["loaders"])
         around = Surroundings.of_values(values["around"])
         return cls(tuple(values["command"]), values["updates"], loaders, tuple(values["trains"]), around, values["is_past"])
@@ -135,7 +135,7 @@ def _newest_in(path: Path) -> Newest | None:
 
 
 def _position_in(document: Any) -> Position | None:
-    """Where a script was by a checkpoint of it; None if it is a framework's, whose callback knows its way."""
+    """Where a script was, from its checkpoint; None if a framework's callback wrote it, which finds the way itself."""
     parts = document["stateful"]
     try:
         return Position.of_values(decode(parts[PART], _no_leaf)) if PART in parts else None
@@ -144,7 +144,7 @@ def _position_in(document: Any) -> Position | None:
 
 
 def loaders_of_values(values: dict[str, Any]) -> dict[str, LoaderRecord]:
-    """Records of loaders, as `Position.values` has told."""
+    """Read the records of loaders from `Position.values`."""
     return {
         key: LoaderRecord(**{**one, "ahead": tuple(one["ahead"]), "rounds": _pairs(one["rounds"])})
         for key, one in values.items()

@@ -31,7 +31,7 @@ _PROGRESS_BARS = ("tqdm.std", "tqdm.auto", "tqdm.autonotebook", "tqdm.notebook",
 
 
 class Returning:
-    """On the way to a place in a script's loops."""
+    """Brings a script to a place in its loops."""
 
     def __init__(self, goal: Surroundings, *, past: bool, may_advance: bool = True) -> None:
         self._goal = goal
@@ -93,7 +93,7 @@ class Returning:
         advance = self._advance
 
         class Range(type):
-            """Makes ranges of python's, and is taken for their class."""
+            """Replaces `range` in a module: it makes python's ranges, and `isinstance` with it works as with `range`."""
 
             def __call__(cls, *bounds: Any) -> Any:
                 return advance(builtins.range(*bounds), sys._getframe(1))

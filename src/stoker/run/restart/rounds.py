@@ -1,8 +1,8 @@
-"""From what each time through a loader's samples was drawn.
+"""The random generator's state at the start of each round through a loader's samples.
 
-That is a generator as it was when the first batch was drawn. It may not be as it was when the loader's iterator was made,
-for the script may have drawn from it meanwhile. Loaders without an end (timm's and yolov5's) go through their samples again
-and again with one iterator: each time through is a round. A run that goes on begins its rounds as they were begun.
+It is noted when the first batch is drawn, not when the loader's iterator is made: the script may draw from the generator in
+between. Loaders without an end (timm's and yolov5's) go through their samples again and again with one iterator: each time
+through is a round. A resumed run begins its rounds with the same states.
 """
 
 import weakref
@@ -22,7 +22,7 @@ Start = tuple[int, str]
 
 
 class Rounds:
-    """Of one loader, since its iterator was made."""
+    """The rounds of one loader, since its iterator was made."""
 
     def __init__(self, loader: Any) -> None:
         itinerary = TorchItinerary(loader)
@@ -32,13 +32,13 @@ class Rounds:
         self._planned: list[Start] = []
 
     def begin(self, planned: list[Start] | None = None) -> None:
-        """An iterator is made. The first rounds are as planned."""
+        """Called when an iterator is made. Its first rounds begin with the planned states."""
         self._drawn = 0
         self._starts.clear()
         self._planned = list(planned or [])
 
     def since(self, batches: int) -> list[Start]:
-        """The round that is on after so many batches, and those after it that have begun, as of the first of them."""
+        """The starts of the round that is on after so many batches, and of later rounds that have begun."""
         starts = list(self._starts)
         number = max((number for number, (first, _) in enumerate(starts) if first <= batches), default=0)
         return starts[number:]

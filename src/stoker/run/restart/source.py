@@ -1,4 +1,4 @@
-"""Loops around an instruction, by the source of its code. Nothing here looks at values.
+"""Finds the loops around an instruction in the source of its code. Nothing here looks at values.
 
 A loop surrounds an instruction if its body holds it. The line `for batch in loader:` itself, where a batch is asked for, is
 not in its own body.
@@ -33,7 +33,7 @@ class Written:
 
     @property
     def variable(self) -> str | None:
-        """The name that takes one value after the other, if it is a plain name that the body leaves alone."""
+        """The loop's variable, if it is a plain name that the body does not assign."""
         return None if isinstance(self.node, ast.While) else _variable(self.node)
 
     @property

@@ -13,7 +13,7 @@ from stoker.run.restart.words import AGAIN
 
 
 def begin(directory: Path, words: Sequence[str], restart_args: str | None) -> list[str] | None:
-    """The words to start; None if the run is finished, and there is nothing to start."""
+    """The command line to start; None if the run is finished, and there is nothing to start."""
     if os.environ.get("STOKER_DISABLE", "0") not in ("", "0"):
         raise ConfigError("--checkpoint needs our loader, which STOKER_DISABLE turns off: unset it")
     try:
@@ -37,7 +37,7 @@ def begin(directory: Path, words: Sequence[str], restart_args: str | None) -> li
 
 
 def _more(directory: Path, restart_args: str | None) -> list[str]:
-    """What the script is told on a restart."""
+    """The arguments that a restarted script gets in addition."""
     if restart_args is None:
         return []
     try:

@@ -63,13 +63,13 @@ class Watcher:
         HOOKS.wrap_iterators(self._iterate)
 
     def _stand_aside(self) -> None:
-        """A framework takes over."""
+        """Stop watching: a framework's callback takes over."""
         self._is_aside = True
         self._comeback = None
         HOOKS.unwrap_iterators(self._iterate)
 
     def _look(self, is_told: bool) -> Comeback | None:
-        """Where a run before was, by its newest whole checkpoint."""
+        """Find where an earlier run was, from its newest whole checkpoint."""
         try:
             found = newest(self._directory)
         except StokerError as error:
@@ -130,7 +130,7 @@ class Watcher:
             self._seen = self._updates.number, self._parts.versions()
 
     def _count_iteration(self, followed: Followed) -> None:
-        """The last iteration of an epoch has no request for a batch after it that would count it."""
+        """Count the last iteration of an epoch: no request for another batch follows, which would count it."""
         if not self._updates.is_over and followed.key in self._loaders.trains:
             self._loaders.iteration_over(self._updates.backwards)
 
@@ -165,7 +165,7 @@ class Watcher:
         return self._checkpointer
 
     def _look_again(self, checkpointer: Checkpointer) -> None:
-        """The script has made other objects, or has let go of some."""
+        """Find the parts again: the script has made other objects, or has dropped some."""
         checkpointer.save_instead()
         gc.collect()  # what nobody else holds is gone then
         checkpointer.save_instead(**self._parts.found(), **{PART: _Place(self)})
@@ -184,7 +184,7 @@ class Watcher:
     # ---- on the way back
 
     def _begin(self, followed: Followed) -> None:
-        """The first batch of an epoch is asked for, and it was not known what to give."""
+        """Decide what an epoch gives, when its first batch is asked for."""
         if self._comeback is None:
             self._go_on(followed)
             return
@@ -228,7 +228,7 @@ class Watcher:
             set_generators(now)  # what the epoch drew when it began was drawn before
 
     def expect(self, records: dict[str, LoaderRecord]) -> None:
-        """Have loaders go on from these, which are of this rank, when they are asked for the first time."""
+        """Have loaders go on from these records of this rank when they are first asked for a batch."""
         self._loaders.pending = records
 
     def check(self, position: Position) -> None:
@@ -239,7 +239,7 @@ class Watcher:
     # ---- the end
 
     def close(self) -> list[str]:
-        """Finish; what to say at the end."""
+        """Finish. Returns what to say at the end."""
         self._frameworks.put_back()
         if self._comeback is not None:
             self._give_up(self._comeback)
@@ -256,7 +256,7 @@ class Watcher:
         return [] if self._is_aside else [f"stoker: {self._last_words()}"]
 
     def _give_up(self, comeback: Comeback) -> None:
-        """The script has ended without having come to where it was. That is a failure, whatever its exit code."""
+        """Fail even if the exit code is 0: the script has ended before it came back to where it was."""
         words = comeback.give_up()
         if self._parts.are_any and not has_failed():
             for word in words:
