@@ -21,7 +21,7 @@ from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator
 from stoker.live.record import Record
 from stoker.meter import Meter, now
 from stoker.pool.crew import ends_in_words, let_go_on
-from stoker.pool.maker import count_samples
+from stoker.pool.maker import CountingCollate
 from stoker.pool.processes import Slots
 from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain
@@ -54,6 +54,8 @@ class _Watched:
     _record: Record | None
     _began: float
     _arrived = 0
+    _is_due = False
+    """Whether the batch that is waited for may still come."""
     _num_yielded: int
     _pin_memory: bool
     _sampler_iter: Any
@@ -91,7 +93,7 @@ class _Watched:
             self._caching.warn_if_useless(self._meter)
             raise
         except BaseException as error:
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not self._is_due:
                 self._saw()  # the batch is lost, and the next one comes next
             if record is not None:
                 record.tell(self._meter, self._progress, now())
@@ -118,25 +120,12 @@ class _Watched:
         return next(self._sampler_iter)
 
 
-class _CountingCollate:
-    """The user's `collate_fn`, and how many samples it was given last."""
-
-    def __init__(self, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
-        self.collate_fn = collate_fn
-        self.batched = batched
-        self.samples = 0
-
-    def __call__(self, samples: Any) -> Any:
-        self.samples = count_samples(samples) if self.batched else 1
-        return self.collate_fn(samples)
-
-
 class InlineIter(_Watched, InlineIterator):
     """`num_workers=0`: torch's own iterator, watched."""
 
     def __init__(self, loader: Any) -> None:
         self._watch(loader)
-        self._collate = _CountingCollate(loader.collate_fn, batched=is_batched(loader))
+        self._collate = CountingCollate(loader.collate_fn, batched=is_batched(loader))
         super().__init__(Instead(loader, collate_fn=self._collate))
         self._meter.workers = 0
         self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

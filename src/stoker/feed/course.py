@@ -26,7 +26,7 @@ from stoker.feed.progress import (
     own_generator,
     set_generator,
 )
-from stoker.order import Drawn, Ids, mix, pad, share
+from stoker.order import Drawn, Ids, length_of, mix, pad, share
 from stoker.pool.work import NOT_COMMON, Part, Work, listed
 from stoker.tensor.seeding import generators_restored, seed_generators
 
@@ -201,7 +201,7 @@ class _OfSampler:
             position += len(ids)
 
     def at(self, epoch: int) -> Sequence[Batch]:
-        if not hasattr(self.index_sampler, "__len__"):
+        if length_of(self.index_sampler) is None:
             raise ConfigError("a sampler without a length may never end: it cannot be shared by a group")
         return list(self.batches(epoch, 0))
 
@@ -211,7 +211,7 @@ class _OfSampler:
         with generators_restored():
             seed_generators(mix(self.seed, epoch, _SAMPLER))
             iterator = iter(self.index_sampler)
-            if hasattr(self.index_sampler, "__len__"):
+            if length_of(self.index_sampler) is not None:
                 whole = [self._ids(index) for index in iterator]
                 iterator = None
             else:

@@ -121,9 +121,11 @@ class Membership:
         """Raise the error of a worker that could not stage it."""
         if self._crew is None:
             return
-        if not self._failures.empty():
-            raise_portable(self._failures.get())
-        self._crew.check()
+        try:
+            self._crew.check()
+        finally:  # why it has ended, if it could say so
+            if not self._failures.empty():
+                raise_portable(self._failures.get())
 
     def close(self) -> None:
         """Leave the group."""

@@ -7,7 +7,7 @@ the dataset are raised in the place of their batch, deaths and `timeout` have to
 import itertools
 import os
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
@@ -25,7 +25,7 @@ class PoolIter(MapIter):
 
     def __init__(self, loader: Any, start: Callable[["PoolIter"], Pool], *, indices: Any = None) -> None:
         self._owner = os.getpid()
-        self._workers = workers = loader.num_workers
+        self._crew_size = workers = loader.num_workers
         self._load = [0] * workers
         """How many works each worker has."""
         self._sent = self._expected = 0
@@ -37,7 +37,7 @@ class PoolIter(MapIter):
         self._in_order, self._stays = loader.in_order, loader.persistent_workers
         self._timeout_s = loader.timeout
         self._most_due = loader.prefetch_factor
-        self._turns = itertools.cycle(range(workers))
+        self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         self._meter.workers = workers
         self._pool = start(self)
         refuse_in_children(self)
@@ -46,10 +46,14 @@ class PoolIter(MapIter):
     def _begin_epoch(self) -> None:
         """Order as much as may be under way. `persistent_workers` may still be busy with an epoch that was left early."""
         while self._due:
-            self._settle(*self._receive())
+            number, result = self._receive()
+            self._settle(number, result)
+            self._early[number] = result
+        self._drop(self._early.values())
         self._early.clear()
         self._expected, self._is_over = self._sent, False
-        for _ in range(self._most_due * self._workers):
+        self._turns = itertools.cycle(range(self._crew_size))
+        for _ in range(self._most_due * self._crew_size):
             self._order_next()
 
     def _next_work(self) -> Work:
@@ -74,13 +78,28 @@ class PoolIter(MapIter):
         self._pool.order(worker, self._sent, work)
         self._sent += 1
 
+    def _drop(self, results: Iterable[Result]) -> None:
+        """Free what was made and nobody will open."""
+        for result in results:
+            if isinstance(result, Made) and self._pool is not None:
+                self._pool.drop(result)
+
     def _obtain(self) -> Any:
-        made = self._next_made()
+        made = self._made(self._next_result())
         assert self._pool is not None
         return self._pool.open(made)
 
-    def _next_made(self) -> Made:
-        """The result that is due next. An error of the user's dataset is raised here."""
+    def _made(self, result: Result) -> Made:
+        """What was made. An error of the user's dataset is raised here."""
+        if not isinstance(result, Made):
+            result.reraise()
+            raise AssertionError
+        self._arrived += result.samples
+        return result
+
+    def _next_result(self) -> Result:
+        """The result that is due next."""
+        self._is_due = False
         while True:
             if self._expected in self._early:
                 result = self._early.pop(self._expected)
@@ -95,11 +114,11 @@ class PoolIter(MapIter):
                 self._expected += 1
                 break
             self._early[number] = result
-        self._order_next()
-        if not isinstance(result, Made):
-            result.reraise()
-            raise AssertionError
-        self._arrived += result.samples
+        try:
+            self._order_next()
+        except BaseException:  # of the user's sampler
+            self._drop([result])
+            raise
         return result
 
     def _receive(self) -> tuple[int, Result]:
@@ -107,6 +126,7 @@ class PoolIter(MapIter):
         pool = self._pool
         assert pool is not None
         deadline = now() + self._timeout_s if self._timeout_s else float("inf")
+        self._is_due = True
         while True:
             try:
                 number, result = pool.get(max(0.0, min(deadline - now(), LOOK_AFTER_WORKERS_S)))
@@ -121,6 +141,7 @@ class PoolIter(MapIter):
                     ) from None
                 continue
             if number in self._due:  # or it came before, from a child that the dataset forked
+                self._is_due = False
                 return number, result
 
     def _settle(self, number: int, result: Result) -> None:
@@ -152,10 +173,10 @@ class PoolIter(MapIter):
         """The pids of the worker processes."""
         return [] if self._pool is None else self._pool.crew.pids
 
-    def close(self) -> None:
+    def close(self, getpid: Callable[[], int] = os.getpid) -> None:
         """End the workers now."""
         pool, self._pool = self._pool, None
-        if pool is not None and self._owner == os.getpid():
+        if pool is not None and self._owner == getpid():
             self._due.clear()
             self._early.clear()
             pool.close()

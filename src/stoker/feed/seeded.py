@@ -13,6 +13,7 @@ from stoker.feed.pooled import PoolIter
 from stoker.meter import now
 from stoker.pool.maker import PositionMaker
 from stoker.pool.pool import Pool
+from stoker.pool.serving import Result
 from stoker.pool.threads import HereRoom
 from stoker.pool.work import Made, Work
 from stoker.tensor.seeding import generators_restored
@@ -25,6 +26,7 @@ class SeededInlineIter(MapIter):
         self._course = course
         self._maker = maker
         super().__init__(loader, indices=course)
+        self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         self._meter.workers = 0
         self._room = HereRoom(loader.caching, None, pins=self._pin_memory)
 
@@ -41,7 +43,8 @@ class SeededInlineIter(MapIter):
         return made.batch
 
     def _saw(self) -> None:
-        self._progress.saw(self._course.ordered.popleft().samples)
+        if self._course.ordered:  # or else the user's sampler has failed
+            self._progress.saw(self._course.ordered.popleft().samples)
 
 
 class SeededPoolIter(PoolIter):
@@ -54,6 +57,8 @@ class SeededPoolIter(PoolIter):
         self._here = here
         """For batches whose parts have to be collated in this process."""
         self._loader = loader
+        self._parts: list[Result] = []
+        """The parts of the next batch that are here. An interrupt may come before all are."""
 
         def start_with_slots(iterator: Any) -> Pool:
             pool = start(iterator)
@@ -67,8 +72,13 @@ class SeededPoolIter(PoolIter):
         work: Work = self._next_index()
         return work
 
-    def _next_made(self) -> Made:
-        made = super()._next_made()
+    def _begin_epoch(self) -> None:
+        self._drop(self._parts)
+        self._parts.clear()
+        super()._begin_epoch()
+
+    def _made(self, result: Result) -> Made:
+        made = super()._made(result)
         if made.draws:
             self._loader._draws = True
         return made
@@ -77,16 +87,15 @@ class SeededPoolIter(PoolIter):
         if not self._course.ordered or self._course.ordered[0].parts == 1:
             return super()._obtain()
         ordered = self._course.ordered[0]
-        parts: list[Made] = []
-        failure: Exception | None = None
-        for _ in range(ordered.parts):
-            try:
-                parts.append(self._next_made())
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
+        while len(self._parts) < ordered.parts:
+            self._parts.append(self._next_result())
+        results, self._parts = self._parts, []
+        try:
+            parts = [self._made(result) for result in results]
+        except Exception:
+            self._drop(results)
             self._course.forget(ordered)
-            raise failure
+            raise
         pool = self._pool
         assert pool is not None
         if all(part.is_part and part.layout == parts[0].layout for part in parts):

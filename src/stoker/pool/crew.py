@@ -46,6 +46,8 @@ class ProcessCrew:
         self._damage = damage
         self._owner = os.getpid()
         self._closed = False
+        self._forced: list[Any] = []
+        """Workers that had to be ended by a signal."""
         _crews.add(self)
 
     def check(self) -> None:
@@ -75,10 +77,8 @@ class ProcessCrew:
         """End all workers, even those that a signal has suspended."""
         if self._closed or self._owner != getpid():
             return
-        self._closed = True
         let_go_on(self._processes)
         self._stop()
-        self._forced: list[Any] = []
         deadline = time.monotonic() + _END_S
         for worker in self._processes:
             worker.join(max(0.0, deadline - time.monotonic()))
@@ -89,6 +89,8 @@ class ProcessCrew:
             if worker.is_alive():  # a debugger has stopped it, perhaps
                 worker.kill()
                 worker.join()
+        self._closed = True
+        self._stop = _nothing  # which may refer to all that the workers have worked with
 
 
 class ThreadCrew:
@@ -101,9 +103,14 @@ class ThreadCrew:
             threading.Thread(target=work, args=(number,), name=f"stoker-worker-{number}", daemon=True)
             for number in range(workers)
         ]
-        for thread in self._threads:
-            thread.start()
         _crews.add(self)
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise
 
     def check(self) -> None:
         """Raise if a worker has ended."""
@@ -132,6 +139,11 @@ class ThreadCrew:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        self._stop = _nothing
+
+
+def _nothing() -> None:
+    """What is left to tell workers that have been told to end."""
 
 
 _crews: "weakref.WeakSet[ProcessCrew | ThreadCrew]" = weakref.WeakSet()

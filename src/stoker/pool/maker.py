@@ -88,25 +88,33 @@ class PositionMaker:
         return self.positions.collate(work.epoch, work.first, samples, self.collate)
 
 
+class CountingCollate:
+    """The user's `collate_fn`, and how many samples it was given last."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+        self.collate_fn = collate_fn
+        self.batched = batched
+        self.samples = 0
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate, and count."""
+        self.samples = count_samples(samples) if self.batched else 1
+        return self.collate_fn(samples)
+
+
 class FetchMaker:
-    """The maker without a seed, for one worker: it does what torch's fetcher does."""
+    """Without a seed: what torch's fetcher does, for one worker."""
 
     def __init__(
         self, fetcher: Callable[[Callable[[Any], Any]], Any], collate_fn: Callable[[Any], Any], *, batched: bool
     ) -> None:
-        self._collate_fn = collate_fn
-        self._batched = batched
-        self._samples = 1
+        self._collate = CountingCollate(collate_fn, batched=batched)
         self._fetcher = fetcher(self._collate)
 
     def make(self, work: Work, room: Room) -> Made:
         """Prepare the samples of a work and put the batch into a room."""
         made = room.put(partial(self._fetcher.fetch, work.ids), 1)
-        return made._replace(samples=self._samples)
-
-    def _collate(self, samples: Any) -> Any:
-        self._samples = count_samples(samples) if self._batched else 1
-        return self._collate_fn(samples)
+        return made._replace(samples=self._collate.samples)
 
 
 def count_samples(samples: Any) -> int:

@@ -21,6 +21,9 @@ class Pool(Protocol):
     def open(self, made: Made) -> Any:
         """The batch that was made."""
 
+    def drop(self, made: Made) -> None:
+        """Free the memory of a batch that nobody will open."""
+
     def claim_common(self) -> int:
         """Claim a slot for several workers to fill, or return NOT_COMMON."""
 

@@ -29,7 +29,7 @@ class Slots:
         """Take the slots back when all workers have ended."""
         if self._spares:
             self.inbox.close()
-        else:
+        elif self.inbox.is_open:  # a garbage collector that has met both may have closed it first
             self.inbox.renew()
             self._spares.append(self.inbox)
 
@@ -38,7 +38,7 @@ def _take_spare(spares: list[Inbox], workers: int, prefetch: int, pins: Pins | N
     while spares:
         inbox = spares.pop()
         fits = (inbox.area.workers, inbox.area.prefetch, inbox.pins is None) == (workers, prefetch, pins is None)
-        if inbox.is_ours and fits:
+        if inbox.is_ours and inbox.is_open and fits:
             return inbox
         inbox.close()
     return Inbox(Area(workers, prefetch), pins)
@@ -53,26 +53,35 @@ class LinePool:
         opener = Opener(inbox, pins=pins)
         self.open, self.open_common = opener.open, opener.open_common
         self.free_common = inbox.free_common
+        self.drop = opener.drop
         room = SlotRoom(inbox.area, caching, alike_everywhere=True)
         beginning = Beginning(room, forked=are_forked(context))
         self._lines = LinedContext(context, duty.workers, beginning, Made, explain, ids_of=_ids_of)
-        with self._lines.starting():
-            self._reports = self._lines.Queue()
-            self._stop = self._lines.Event()
-            self._orders, processes = [], []
-            for number in range(duty.workers):
-                self._orders.append(self._lines.Queue())
-                own = self._orders[-1], self._reports, self._stop
-                process = self._lines.Process(_Serving(duty, number, room), own)
-                process.daemon = True
-                process.start()
-                processes.append(process)
+        self._orders: list[Any] = []
+        processes: list[Any] = []
         self.crew: Crew = ProcessCrew(processes, self._tell_to_end, caching.damage)
+        try:
+            with self._lines.starting():
+                self._reports = self._lines.Queue()
+                self._stop = self._lines.Event()
+                for number in range(duty.workers):
+                    self._orders.append(self._lines.Queue())
+                    own = self._orders[-1], self._reports, self._stop
+                    process = self._lines.Process(_Serving(duty, number, room), own)
+                    process.daemon = True
+                    processes.append(process)
+                    process.start()
+        except BaseException:
+            processes[:] = [process for process in processes if process.pid is not None]
+            self.close()
+            raise
 
     def _tell_to_end(self) -> None:
-        self._stop.set()
+        if self._orders:
+            self._stop.set()
         for orders in self._orders:
-            orders.close()  # the end of this line is the end of work
+            orders.put(None)  # another process that was forked meanwhile may hold this line open
+            orders.close()
 
     def order(self, worker: int, name: int, work: Work) -> None:
         """Send work to a worker, without waiting."""
@@ -116,9 +125,10 @@ class _LineExchange:
 
     def next(self) -> tuple[int, Work] | None:
         """The next work."""
-        name, work = self._orders.get()
-        if self._stop.is_set():
+        order = self._orders.get()
+        if order is None or self._stop.is_set():
             return None
+        name, work = order
         return name, work if type(work) is Work else work_of(work)
 
     def give_up(self, name: int) -> None:
@@ -130,7 +140,7 @@ class _LineExchange:
 
 
 def _ids_of(order: Any) -> Any:
-    return listed(order[1][_IDS])
+    return None if order is None else listed(order[1][_IDS])
 
 
 _IDS = Work._fields.index("ids")

@@ -49,7 +49,7 @@ class Duty:
         """What `get_worker_info()` gives in a worker."""
         return WorkerInfo(id=worker, num_workers=self.workers, seed=self.base_seed + worker, dataset=self.dataset)
 
-    def begin(self, worker: int, where: str) -> Maker:
+    def begin(self, worker: int, where: str) -> "Maker | _Failing":
         """Call the user's `worker_init_fn`, and return a maker. If that fails, every batch raises its error."""
         try:
             return self.begin_or_raise(worker)
@@ -79,20 +79,19 @@ class _Failing:
     def __init__(self, failure: ExceptionWrapper) -> None:
         self._failure = failure
 
-    def make(self, work: Work, room: Room) -> Made:
-        """Raise the error with which this worker failed to begin."""
-        self._failure.reraise()
-        raise AssertionError
+    def make(self, work: Work, room: Room) -> Result:
+        """The error with which this worker failed to begin."""
+        return self._failure
 
 
-def serve(maker: Maker, where: str, exchange: Exchange, room: Room) -> None:
+def serve(maker: Maker | _Failing, where: str, exchange: Exchange, room: Room) -> None:
     """Do the exchange's work until there is no more. `where` appears in messages of the user's errors."""
     while (given := exchange.next()) is not None:
         do(maker, where, exchange, room, *given)
         del given
 
 
-def do(maker: Maker, where: str, exchange: Exchange, room: Room, name: Any, work: Work) -> None:
+def do(maker: Maker | _Failing, where: str, exchange: Exchange, room: Room, name: Any, work: Work) -> None:
     """Do one work, and publish the batch or the error."""
     try:
         result: Result = maker.make(work, room)

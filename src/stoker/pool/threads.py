@@ -59,6 +59,9 @@ class QueuePool:
         """The batch that was made."""
         return made.batch
 
+    def drop(self, made: Made) -> None:
+        """Nothing to free: the batch goes with its last reference."""
+
     def claim_common(self) -> int:
         """Return NOT_COMMON: threads hand over parts of batches as they are."""
         return NOT_COMMON

@@ -167,6 +167,11 @@ class Opener:
         row, number, length, used = made.place
         return self._open((row, number), length, used, made)
 
+    def drop(self, made: Made) -> None:
+        """Free the slot of a batch that nobody will open. A common slot is freed by its course."""
+        if made.place is not None and not made.is_part:
+            self.inbox.free(made.place[:2])
+
     def open_common(self, parts: list[Made]) -> Any:
         """The batch that several workers have filled together."""
         places = [part.place for part in parts if part.place is not None]

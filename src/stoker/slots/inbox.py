@@ -94,9 +94,18 @@ class Inbox:
                 return number
         return None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its memory can still be used."""
+        return not self._closed
+
     def free_common(self, number: int) -> None:
         """Take back a slot that nobody will open. No worker may be writing to it any more."""
-        self._turns[self.area.common, number] = 0
+        self.free((self.area.common, number))
+
+    def free(self, place: Place) -> None:
+        """Take back an announced slot that nobody will open."""
+        self._turns[place] = 0
 
     def open(self, place: Place, length: int, used: int) -> tuple[Bytes, bool]:
         """The bytes of an announced slot, and whether they are page-locked."""

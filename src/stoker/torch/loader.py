@@ -107,6 +107,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.cache, self.cache_policy, self.cache_dir = options.cache, options.cache_policy, options.cache_dir
         self.group, self.group_bytes = options.group, options.group_bytes
         self.group_patience_s = options.group_patience_s
+        self._owner = os.getpid()
         self._meter = Meter()
         self._progress = Progress()
         self._skip_batches = 0
@@ -142,6 +143,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         return self._iterate()
 
     def _iterate(self) -> "BaseIterator":
+        if self._owner != os.getpid():  # persistent workers belong to the process that started them
+            self._iterator, self._owner = None, os.getpid()
         if self.group is not None and is_enabled():
             from stoker.feed.grouped import GroupIter
 
