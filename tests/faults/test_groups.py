@@ -1,6 +1,7 @@
 """A group under fire: members come, leave, are killed and stopped at any moment; everybody sees every sample once."""
 
 import contextlib
+import fcntl
 import json
 import multiprocessing
 import os
@@ -314,11 +315,25 @@ def test_all_are_killed_with_their_workers(name: str, jobs: Callable[..., Job]) 
     assert len(list((groups.home() / name).glob("*/table"))) == 1
 
 
+def stop(job: Job, name: str) -> None:
+    """Stop a job that does not hold the lock of its group just then: others would wait for that."""
+    (table,) = (groups.home() / name).glob("*/table")
+    with table.open("rb") as file:
+        while True:
+            os.kill(job.pid, signal.SIGSTOP)
+            wait_until(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED, "it is stopped")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                os.kill(job.pid, signal.SIGCONT)
+
+
 def test_a_stopped_member_holds_the_others_and_goes_on(name: str, jobs: Callable[..., Job]) -> None:
     """It is slow, not dead; they wait for it, and say so."""
     stopped, other = jobs(), jobs()
     wait_until(lambda: stopped.batches() and other.batches(), "both read")
-    os.kill(stopped.pid, signal.SIGSTOP)
+    stop(stopped, name)
     before = group_of(name)
     held = next(m for m in before.members.values() if m.process[0] == stopped.pid).point
     wait_until(lambda: _is_held(name, stopped.pid, other.pid), "the other one is held up")
@@ -340,7 +355,7 @@ def test_a_limit_to_patience(name: str, jobs: Callable[..., Job]) -> None:
     """The others go on without it; it misses nothing, and catches up."""
     stopped, other = jobs(), jobs(patience_s=0.3)
     wait_until(lambda: stopped.batches() and other.batches(), "both read")
-    os.kill(stopped.pid, signal.SIGSTOP)
+    stop(stopped, name)
     done = other.epochs_done()
     wait_until(lambda: other.epochs_done() > done + 3, "goes on without")
     assert group_of(name).passed_by >= 1

@@ -20,7 +20,7 @@ import pytest
 from tests.tries import HANG_S
 
 _SERVE = """
-import atexit, json, os, socket, sys
+import atexit, builtins, json, os, socket, sys
 import torch, torch._dynamo, stoker.run.restart.watcher, stoker.run.replace
 from pathlib import Path
 from types import ModuleType
@@ -55,6 +55,15 @@ module.__file__ = words[0]
 if asked["settings"] is not None:
     replace(asked["settings"])
 torch.set_num_threads(1)
+if asked["kill_at"] is not None:
+    shown = builtins.print
+
+    def show_and_wait(*words, **options):
+        shown(*words, **options)
+        if " ".join(map(str, words)).startswith(asked["kill_at"]):
+            shown("#" * 65536, flush=True)  # more than anybody reads: it goes no further
+
+    builtins.print = show_and_wait
 code = 0
 try:
     exec(compile(Path(words[0]).read_text(), words[0], "exec"), vars(module))
@@ -115,7 +124,13 @@ class Starter:
         """Run a script to its end, or kill it (-9) when a line begins so."""
         reading, writing = os.pipe()
         fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 4096)  # it cannot run on while nobody reads
-        asked = {"folder": str(folder), "words": words, "settings": settings, "restart_args": restart_args}
+        asked = {
+            "folder": str(folder),
+            "words": words,
+            "settings": settings,
+            "restart_args": restart_args,
+            "kill_at": kill_at,
+        }
         socket.send_fds(self._socket, [json.dumps(asked).encode()], [writing])
         os.close(writing)
         ended = Ended()
