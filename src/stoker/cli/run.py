@@ -11,9 +11,7 @@ from pathlib import Path
 
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
-from stoker.group.door import check_name
 from stoker.plan import Plan
-from stoker.run.restart.start import begin
 from stoker.run.script import execute
 from stoker.units import parse_bytes
 
@@ -61,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
     if plan.cache_bytes:
         CACHE.check()
     if options.group is not None:
+        from stoker.group.door import check_name  # what is not asked for is not loaded: that takes a tenth of a second
+
         plan = replace(plan, group=check_name(options.group))
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
@@ -68,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--restart-args needs --checkpoint DIR: only then is there something to go on from")
     words: list[str] | None = options.script
     if options.checkpoint is not None:
+        from stoker.run.restart.start import begin
+
         words = begin(Path(options.checkpoint).absolute(), options.script, options.restart_args)
     if words is not None:
         settings = {
