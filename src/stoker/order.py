@@ -52,7 +52,7 @@ def length_of(thing: Any) -> int | None:
     """How many a loader, a sampler or a dataset has; None if it does not say."""
     try:
         return len(thing)
-    except (TypeError, NotImplementedError):
+    except (TypeError, NotImplementedError):  # samplers and streams say in either way that they have none
         return None
 
 

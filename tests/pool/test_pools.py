@@ -4,21 +4,21 @@ import secrets
 from typing import Any
 
 import stoker
-from stoker.testing import PoolContract
+from stoker.testing import PoolContract, ProcessPoolContract
 
 
-class TestProcessesOverLines(PoolContract):
+class TestProcessesOverLines(ProcessPoolContract):
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
         return stoker.DataLoader(dataset, batch_size, num_workers=workers, prefetch_factor=4, seed=1)
 
 
-class TestPersistentProcessesOverLines(PoolContract):
+class TestPersistentProcessesOverLines(ProcessPoolContract):
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
         options: dict[str, Any] = {"prefetch_factor": 4, "seed": 1, "persistent_workers": True}
         return stoker.DataLoader(dataset, batch_size, num_workers=workers, **options)
 
 
-class TestProcessesOfTorch(PoolContract):
+class TestProcessesOfTorch(ProcessPoolContract):
     """torch's own loop and iterator, over slots of ours."""
 
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
@@ -26,7 +26,6 @@ class TestProcessesOfTorch(PoolContract):
 
 
 class TestThreadsOverQueues(PoolContract):
-    are_processes = False
     looks = 1  # whether the dataset draws from generators that threads share
 
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
@@ -34,22 +33,21 @@ class TestThreadsOverQueues(PoolContract):
 
 
 class TestThreadsOverQueuesWithASeed(PoolContract):
-    are_processes = False
     looks = 1
 
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
         return stoker.DataLoader(dataset, batch_size, num_workers=workers, prefetch_factor=4, workers="threads", seed=1)
 
 
-class TestProcessesOverATable(PoolContract):
+class TestProcessesOverATable(ProcessPoolContract):
     ahead = 8  # a group may always stage 16 batches, if its memory is large enough
 
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
         return stoker.DataLoader(dataset, batch_size, num_workers=workers, group=f"test-{secrets.token_hex(4)}")
 
 
-class TestThreadsOverATable(TestProcessesOverATable):
-    are_processes = False
+class TestThreadsOverATable(PoolContract):
+    ahead = 8
 
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
         name = f"test-{secrets.token_hex(4)}"

@@ -33,7 +33,7 @@ from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper
 from stoker.pool.crew import ProcessCrew, ThreadCrew
 from stoker.pool.maker import Maker, PositionMaker
-from stoker.pool.serving import Duty, do, serve
+from stoker.pool.serving import Duty, do, itself, serve
 from stoker.pool.table import Orders, Samples, TableExchange, portable, raise_portable, staged
 from stoker.pool.worker import are_forked, leave_inherited
 from stoker.slots.context import interrupts_held
@@ -73,7 +73,7 @@ class Membership:
         if self._crew is not None or not loader.num_workers:
             return
         threads = loader.workers == "threads"
-        maker = partial(_itself, _group_maker(loader, threads=threads))
+        maker = partial(itself, _group_maker(loader, threads=threads))
         duty = Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, loader.seed, maker)
         orders = Orders(recognise(loader, loader.seed).at)
         if threads:
@@ -148,10 +148,6 @@ def _group_maker(loader: Any, *, threads: bool) -> Maker:
 
 def _always() -> bool:
     return True
-
-
-def _itself(maker: Maker) -> Maker:
-    return maker
 
 
 def _where() -> str:

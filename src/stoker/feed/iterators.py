@@ -23,7 +23,7 @@ from stoker.internals.names import DatasetKind
 from stoker.pool.maker import FetchMaker, Maker, PositionMaker, stacks
 from stoker.pool.pool import Pool
 from stoker.pool.processes import LinePool, Slots
-from stoker.pool.serving import Duty
+from stoker.pool.serving import Duty, itself
 from stoker.pool.threads import HereRoom, QueuePool
 from stoker.tensor.leaves import HereCollate
 from stoker.tensor.seeding import Positions, draws_from_globals, prepares_batches, takes_rng
@@ -80,7 +80,7 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
     if loader.num_workers == 0:
         return SeededInlineIter(loader, course, maker(loader.collate_fn))
     own = maker(_collate_here(loader) if threads else loader.collate_fn)
-    start = partial(_thread_pool if threads else _process_pool, loader, partial(_itself, own))
+    start = partial(_thread_pool if threads else _process_pool, loader, partial(itself, own))
     return SeededPoolIter(loader, course, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
 
 
@@ -99,11 +99,6 @@ def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool
 
 def _duty(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Duty:
     return Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, iterator.base_seed, maker)
-
-
-def _itself(maker: Maker) -> Maker:
-    """A maker that all workers may share, or that each gets a copy of with its process."""
-    return maker
 
 
 def _fetching(loader: Any) -> Maker:

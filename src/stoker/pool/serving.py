@@ -73,6 +73,11 @@ class Duty:
         worker_info.set_of_process(self.info(worker))
 
 
+def itself(maker: Maker) -> Maker:
+    """For a `Duty` whose maker all worker threads may share. Each worker process gets a copy of it."""
+    return maker
+
+
 class _Failing:
     """The maker of a worker that could not begin."""
 

@@ -111,7 +111,8 @@ class TableExchange:
         began, rest = now(), _Rest()
         content = make()
         asleep = rest.part()
-        made = Made(samples, now(), now() - began, self._caching.take())
+        ended = now()
+        made = Made(samples, ended, ended - began, self._caching.take())
         return self._stage_at_once(content, made, asleep) or self._stage_later(content, made, asleep)
 
     def _stage_at_once(self, content: Any, made: Made, asleep: float) -> Made | None:

@@ -13,7 +13,7 @@ A contract is a class of tests for pytest. Subclass it, give it what it asks for
 from stoker.source.synthetic import Failing, Slow, Synthetic, Throttled
 from stoker.testing.clock import FakeClock
 from stoker.testing.policies import PolicyContract, Uses
-from stoker.testing.pools import PoolContract
+from stoker.testing.pools import PoolContract, ProcessPoolContract
 from stoker.testing.sources import SourceContract
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "FakeClock",
     "PolicyContract",
     "PoolContract",
+    "ProcessPoolContract",
     "Slow",
     "SourceContract",
     "Synthetic",

@@ -53,8 +53,6 @@ class Recorded:
 class PoolContract:
     """What a crew with its exchange must do. Give `feed`, and inherit the tests."""
 
-    are_processes = True
-    """Whether workers are processes, which can be killed."""
     ahead = 4
     """How many batches a worker may be ahead of the reader."""
     looks = 0
@@ -102,13 +100,6 @@ class PoolContract:
             assert "number 21" in _raised(LookupError, batches)
             assert _numbers(batches) == list(range(22, _MANY))
 
-    def test_a_death_is_noticed(self) -> None:
-        """The reader is told by which signal, and does not wait."""
-        if not self.are_processes:
-            return
-        with self._fed(dies=40) as (feed, _):
-            assert "SIGKILL" in _raised(RuntimeError, iter(feed))
-
     def test_a_reader_that_waits_is_not_run_away_from(self) -> None:
         """Workers stop when they are `ahead` batches ahead of the reader."""
         with self._fed() as (feed, dataset):
@@ -120,9 +111,27 @@ class PoolContract:
             assert prepared <= 2 * (2 * self.ahead + 1) + self.looks
             assert _numbers(batches) == list(range(2, _MANY))
 
-    def test_close_takes_no_longer_than_it_may(self) -> None:
+    def test_close_in_the_middle_of_an_epoch(self) -> None:
+        """Takes no longer than it may, and the next epoch is whole."""
+        with self._fed() as (feed, _):
+            next(iter(feed))
+            began = time.monotonic()
+            feed.close()
+            assert time.monotonic() - began < _CLOSED_WITHIN_S
+            assert _numbers(feed) == list(range(_MANY))
+
+
+class ProcessPoolContract(PoolContract):
+    """The same for workers that are processes: they can be killed and stopped from outside."""
+
+    def test_a_death_is_noticed(self) -> None:
+        """The reader is told by which signal, and does not wait."""
+        with self._fed(dies=40) as (feed, _):
+            assert "SIGKILL" in _raised(RuntimeError, iter(feed))
+
+    def test_close_does_not_wait_for_workers_that_do_not_end(self) -> None:
         """Also when workers are busy with something that takes a minute, or were stopped by a signal."""
-        for stopped in (False, True) if self.are_processes else ():
+        for stopped in (False, True):
             with self._fed(takes_long=13) as (feed, dataset):
                 batches = iter(feed)
                 next(batches)
