@@ -117,7 +117,8 @@ def test_the_report_is_for_people_and_a_stall_above_what_is_allowed_for_programs
     plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
 
     def check() -> None:
-        done = analyze(["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004], tmp_path, env=plain)
+        words = ["--fail-above", 20, SCRIPT, data, "--compute", 0.002, "--prep", 0.004, "--latency", 0.002]
+        done = analyze(words, tmp_path, env=plain)
         assert done.returncode == 3, done.stderr
         warning, word = done.stderr.splitlines()  # quiet in a pipe
         assert "--scratch" in warning
