@@ -26,7 +26,7 @@ from typing import Any
 import harness
 from stoker.cache.cached import Cache
 from stoker.cache.store import Store
-from stoker.source.reading import Bytes
+from stoker.memory import Bytes
 
 SIZES = {2_000: 4_000, 100_000: 800}
 """Bytes of an item, and how many there are."""

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.batch import NoLayout, build, lay_out, pack, unpack
-from stoker.memory import Bytes
+from stoker.memory import ByteArray
 
 
 class Slot:
     """Room in an array."""
 
     def __init__(self) -> None:
-        self.bytes: Bytes = np.zeros(1 << 20, np.uint8)
+        self.bytes: ByteArray = np.zeros(1 << 20, np.uint8)
         self.used = 0
 
-    def room(self, length: int) -> tuple[int, Bytes]:
+    def room(self, length: int) -> tuple[int, ByteArray]:
         start, self.used = self.used, self.used + length
         return start, self.bytes[start : self.used]
 

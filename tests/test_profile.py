@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.errors import ConfigError
-from stoker.profile import Advice, Confidence, Dataset, Host, Profile, Rates, Speed, Stalls
+from stoker.profile import Advice, Confidence, DatasetSize, Host, Profile, Rates, Speed, Stalls
 
 SMALLEST: dict[str, Any] = {
     "version": 1, "stoker": "0.1.0", "host": {"cores": 2, "memory_bytes": 8_000_000_000, "device": "cpu"},
@@ -127,7 +127,7 @@ parts = st.floats(min_value=0, max_value=1)
         Profile,
         stoker=st.text(max_size=5),
         host=st.builds(Host, cores=numbers, memory_bytes=counts, device=st.text(max_size=5), room_bytes=counts),
-        dataset=st.builds(Dataset, samples=counts, bytes=counts, bytes_known=st.booleans()),
+        dataset=st.builds(DatasetSize, samples=counts, bytes=counts, bytes_known=st.booleans()),
         batch_size=st.integers(1, 512),
         workers=counts,
         rates=st.builds(

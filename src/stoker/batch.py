@@ -22,13 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stoker.memory import Bytes
+from stoker.memory import ByteArray
 
 STREAM_INLINE_BYTES = 2048
 """A message below PIPE_BUF is written to a pipe in one piece, even if its writer is killed."""
 
-Piece = tuple[int, int]
-"""Offset and length of a piece in the slot."""
+Span = tuple[int, int]
+"""Offset and length of bytes in the slot."""
 Reducer = Callable[[Any], tuple[Any, ...]]
 Layout = Any
 
@@ -40,10 +40,10 @@ _LAYOUT_TEXT = 1000
 """Longer text is pickled, and lies in the slot."""
 
 
-class Room(Protocol):
+class ByteRoom(Protocol):
     """Somewhere to put bytes."""
 
-    def room(self, length: int) -> tuple[int, Bytes]:
+    def room(self, length: int) -> tuple[int, ByteArray]:
         """The next `length` bytes, and their offset."""
 
     def find(self, address: int) -> int | None:
@@ -96,9 +96,9 @@ def build(layout: Layout, leaf: Callable[..., Any]) -> Any:
     return leaf(*layout)
 
 
-def pack(batch: object, reducers: Mapping[type, Reducer], room: Room) -> tuple[bytes | Piece, tuple[Piece, ...]]:
+def pack(batch: object, reducers: Mapping[type, Reducer], room: ByteRoom) -> tuple[bytes | Span, tuple[Span, ...]]:
     """Write a batch: the stream (or where it lies), and the pieces that it refers to, in order."""
-    pieces: list[Piece] = []
+    pieces: list[Span] = []
 
     def keep(buffer: pickle.PickleBuffer) -> None:
         content = buffer.raw()
@@ -116,7 +116,7 @@ def pack(batch: object, reducers: Mapping[type, Reducer], room: Room) -> tuple[b
     return place(memoryview(b"".join((header.tobytes(), table.tobytes(), content))), room), ()
 
 
-def unpack(stream: bytes | Piece, pieces: Iterable[Piece], slot: Bytes) -> Any:
+def unpack(stream: bytes | Span, pieces: Iterable[Span], slot: ByteArray) -> Any:
     """Read a batch. Arrays and tensors in it lie over `slot` and keep it alive."""
     if isinstance(stream, tuple):
         start, length = stream
@@ -135,7 +135,7 @@ def _reduce_array(array: Any) -> Any:
     return (array if array.flags.writeable else array.copy()).__reduce_ex__(5)
 
 
-def place(content: Any, room: Room, *, look: bool = False) -> Piece:
+def place(content: Any, room: ByteRoom, *, look: bool = False) -> Span:
     """The offset of bytes in the slot. They are copied there, unless a `look` finds them there already."""
     source = np.frombuffer(content, np.uint8) if len(content) else np.empty(0, np.uint8)
     length = source.nbytes

@@ -6,8 +6,6 @@ XXH3 of 64 bits, by the library of its author. It does not protect against delib
 from importlib import import_module
 from typing import Any
 
-Bytes = bytes | bytearray | memoryview
-
 SIZE = 8
 """Bytes of a checksum, written with the lowest byte first."""
 
@@ -20,7 +18,7 @@ def load() -> None:
     _digest = import_module("xxhash").xxh3_64_intdigest
 
 
-def checksum(content: Bytes, name: bytes = b"") -> int:
+def checksum(content: bytes | bytearray | memoryview, name: bytes = b"") -> int:
     """The checksum of bytes and a name: the same bytes under another name have another checksum."""
     value: int = _digest(content, _digest(name))
     return value

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from stoker.errors import ResourceError
 
-Bytes = NDArray[np.uint8]
+ByteArray = NDArray[np.uint8]
+Bytes = bytes | bytearray | memoryview
 
 PAGE = mmap.PAGESIZE
 
@@ -168,7 +169,7 @@ class Mapping:
         if descriptor is not None and _libc.mmap(self.address, length, _READ_WRITE, flags, descriptor, offset) == _FAILED:
             raise _last_error(f"could not map {length:,} bytes of shared memory")
 
-    def view(self, kind: type[Bytes] = np.ndarray) -> Bytes:
+    def view(self, kind: type[ByteArray] = np.ndarray) -> ByteArray:
         """All bytes, as an array that keeps the mapping."""
         return np.ndarray.__new__(kind, (self.length,), np.uint8, self.buffer)
 

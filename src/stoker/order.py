@@ -1,7 +1,7 @@
 """Which sample comes when.
 
 An order knows nothing of ranks, workers or jobs. A *drawn* order is a pure function of seed and epoch, the same in every
-process and at any time. The order of a user's sampler is not drawn here: `feed/course` asks the sampler, one epoch at a
+process and at any time. The order of a user's sampler is not drawn here: `feed/route` asks the sampler, one epoch at a
 time. Only `share` depends on the number of processes that share an epoch.
 """
 

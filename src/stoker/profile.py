@@ -80,7 +80,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class DatasetSize:
     """What is read in an epoch. `bytes` is an estimate from a part of it where they are not known."""
 
     samples: int
@@ -140,7 +140,7 @@ class Profile:
 
     stoker: str
     host: Host
-    dataset: Dataset
+    dataset: DatasetSize
     batch_size: int
     workers: int
     rates: Rates

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cache.requests import Numbered
 
 from stoker.cache import stores
-from stoker.cache.cached import Advice, Cache
+from stoker.cache.cached import Cache, Ruling
 
 ITEMS, ROOM = 240, 4_000_000
 PAGE = 4096
@@ -27,7 +27,7 @@ class Mixed(Numbered):
         return [len(self.payload(self.ids[position])) for position in positions]
 
 
-def fetch_all(cache: Cache, first: int = 0, stop: int = ITEMS, advice: Advice | None = None) -> None:
+def fetch_all(cache: Cache, first: int = 0, stop: int = ITEMS, advice: Ruling | None = None) -> None:
     """Read items, and compare every byte."""
     for start in range(first, stop, 16):
         request = Mixed(range(start, min(start + 16, stop)))
@@ -39,8 +39,8 @@ def filled(place: Path) -> Path:
     cache = Cache("numbers", ROOM, place)
     fetch_all(cache, ITEMS, 2 * ITEMS)
     keys = Mixed(range(ITEMS, 2 * ITEMS)).keys
-    fetch_all(cache, 0, 16, Advice(range(16), keys[: ITEMS // 2]))
-    fetch_all(cache, 16, 32, Advice(range(16), keys[ITEMS // 2 :]))
+    fetch_all(cache, 0, 16, Ruling(range(16), keys[: ITEMS // 2]))
+    fetch_all(cache, 16, 32, Ruling(range(16), keys[ITEMS // 2 :]))
     fetch_all(cache)
     folder = cache.folder
     assert folder is not None
@@ -115,7 +115,7 @@ def bear(place: Path) -> tuple[int, int]:
     hits, misses, *_, faults, _ = cache.tally.take()
     assert hits + misses == ITEMS
     fetch_all(cache, ITEMS, 2 * ITEMS)
-    fetch_all(cache, 0, 16, Advice(range(16), Mixed(range(40, 90)).keys))
+    fetch_all(cache, 0, 16, Ruling(range(16), Mixed(range(40, 90)).keys))
     fetch_all(cache)
     faults += cache.tally.take()[5]
     cache.close()

@@ -16,7 +16,7 @@ from tests.cache.requests import Numbered, fill, run_epochs
 from tests.tries import HANG_S
 
 from stoker.cache import claims
-from stoker.cache.cached import Advice, Cache
+from stoker.cache.cached import Cache, Ruling
 
 _fork = multiprocessing.get_context("fork")
 ITEMS, ROOM, SIZE = 400, 140, 1000
@@ -162,7 +162,7 @@ def test_bytes_of_another_item_are_wrong(shelf_dir: Path) -> None:
 
 def test_where_a_policy_decides_a_damaged_item_is_kept_again(shelf_dir: Path) -> None:
     cache = Cache("numbers", 20_000, shelf_dir, is_private=True)
-    request, everything, nothing = Numbered(range(20)), Advice(range(20), ()), Advice((), ())
+    request, everything, nothing = Numbered(range(20)), Ruling(range(20), ()), Ruling((), ())
     expected = cache.fetch(request, everything)
     assert cache.folder is not None
     flip(cache.folder / "data.mdb", request.payload(5))

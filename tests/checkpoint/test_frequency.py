@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from stoker.checkpoint.frequency import Choice, Costs, Pace, choose, interval, overhead_at, profiled_iterations
+from stoker.checkpoint.frequency import Costs, Pace, SnapshotMode, choose, interval, overhead_at, profiled_iterations
 
 
 def by_brute_force(costs: Costs, budget: float) -> int:
@@ -33,14 +33,14 @@ def test_the_papers_example() -> None:
 @pytest.mark.parametrize(
     ("copy_s", "clone_s", "fits", "expected"),
     [
-        (0.5, None, False, Choice("cpu", 0.0)),
-        (1.5, None, False, Choice("cpu", 0.6)),
-        (1.5, 0.1, True, Choice("gpu", 0.1)),
-        (1.5, 0.1, False, Choice("cpu", 0.6)),
-        (0.5, 0.1, True, Choice("cpu", 0.0)),
+        (0.5, None, False, SnapshotMode("cpu", 0.0)),
+        (1.5, None, False, SnapshotMode("cpu", 0.6)),
+        (1.5, 0.1, True, SnapshotMode("gpu", 0.1)),
+        (1.5, 0.1, False, SnapshotMode("cpu", 0.6)),
+        (0.5, 0.1, True, SnapshotMode("cpu", 0.0)),
     ],
 )
-def test_where_a_snapshot_is_taken(copy_s: float, clone_s: float | None, fits: bool, expected: Choice) -> None:
+def test_where_a_snapshot_is_taken(copy_s: float, clone_s: float | None, fits: bool, expected: SnapshotMode) -> None:
     choice = choose(copy_s, clone_s, 1.0, 0.1, fits=fits)
     assert (choice.mode, pytest.approx(choice.stall_s)) == (expected.mode, expected.stall_s)
 

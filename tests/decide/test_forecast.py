@@ -16,7 +16,7 @@ from stoker.decide.limit import HELD_UP, limit_of, stalls_of
 from stoker.decide.model import Share, predict
 from stoker.decide.planner import decide
 from stoker.decide.whatif import advise
-from stoker.profile import Dataset, Host, Profile, Speed, Stalls
+from stoker.profile import DatasetSize, Host, Profile, Speed, Stalls
 
 CASES = 150
 
@@ -34,7 +34,7 @@ def measured_jobs() -> Iterator[Profile]:
         yield profile(
             told,
             host=Host(told.cores, 8 * 10**9, "cpu", room_bytes=draw.choice([10**7, 10**9])),
-            dataset=Dataset(2000, draw.choice([0, 208 * 10**6]), True),
+            dataset=DatasetSize(2000, draw.choice([0, 208 * 10**6]), True),
             speed=speed,
             stalls=stalls,
             limit=limit_of(stalls.prep, stalls.fetch),

@@ -8,7 +8,7 @@ import pytest
 from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.model import AT_LIMIT, Share, predict
 from stoker.decide.whatif import advise, best_workers, fewest_cores, on_cores, smallest_cache, table
-from stoker.profile import Dataset, Host, Profile, Rates, Speed, Stalls
+from stoker.profile import DatasetSize, Host, Profile, Rates, Speed, Stalls
 
 
 def rates(**values: Any) -> Rates:
@@ -20,7 +20,7 @@ def rates(**values: Any) -> Rates:
 
 def profile(told: Rates, **values: Any) -> Profile:
     known = {
-        "stoker": "0", "host": Host(told.cores, 8 * 10**9, "cpu"), "dataset": Dataset(2000, 208 * 10**6, True),
+        "stoker": "0", "host": Host(told.cores, 8 * 10**9, "cpu"), "dataset": DatasetSize(2000, 208 * 10**6, True),
         "batch_size": 64, "workers": told.workers, "rates": told, "speed": Speed(0, 0, 0), "stalls": Stalls(0, 0),
         "limit": "gpu",
     }  # fmt: skip

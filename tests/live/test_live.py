@@ -27,7 +27,7 @@ from stoker.live.doing import doing
 from stoker.live.folder import loaders, publish
 from stoker.live.groups import Waits
 from stoker.live.record import Facts, Record, Seen
-from stoker.live.watch import Watch, measure
+from stoker.live.watch import LoaderWatch, measure
 from stoker.meter import Meter, Scalars
 
 
@@ -432,7 +432,7 @@ def test_hints(changes: dict[str, Any], hint: str) -> None:
 def test_another_loader_of_the_process_has_the_turn() -> None:
     now = [200.0]
     validation = seen_at(150.0, 10, facts=replace(FACTS, number=1))
-    watch = Watch(lambda: {"a": seen_at(now[0], int(now[0])), "b": validation}, lambda: now[0])
+    watch = LoaderWatch(lambda: {"a": seen_at(now[0], int(now[0])), "b": validation}, lambda: now[0])
     for _ in range(3):
         rows = watch.rows()
         now[0] += 1

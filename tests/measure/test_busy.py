@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.measure.busy import TICKS, Load, Sample, Watch, between, cpu_times, sample, stat_of, tree_s
+from stoker.measure.busy import TICKS, CoreWatch, Load, Sample, between, cpu_times, sample, stat_of, tree_s
 
 STAT = """\
 cpu  400 0 100 1000 50 0 0 40 0 0
@@ -67,7 +67,7 @@ def test_where_the_kernel_tells_nothing_nobody_took_anything(tmp_path: Path) -> 
 def test_work_of_our_own_children_is_ours_and_that_of_others_is_not() -> None:
     process = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
-        ours, childs = Watch(), Watch(process.pid)
+        ours, childs = CoreWatch(), CoreWatch(process.pid)
         began = time.process_time()
         while time.process_time() < began + 0.5 or child_s(process.pid) < 0.3:
             pass

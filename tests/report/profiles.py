@@ -8,7 +8,7 @@ from typing import Any
 from tests.test_profile import SMALLEST
 
 from stoker.decide.model import POLICIES, Share
-from stoker.profile import Advice, Confidence, Dataset, Host, Profile, Rates, Speed, Stalls
+from stoker.profile import Advice, Confidence, DatasetSize, Host, Profile, Rates, Speed, Stalls
 
 OUTSIDE = "</script><img src=x onerror='hacked=1'>\u202e{{ 7 * 7 }}\n&amp; --" + "long" * 60 + "\ud800"
 USUAL = replace(
@@ -28,7 +28,7 @@ _HUGE = Rates(
 )
 _UNMEASURED = replace(USUAL.rates, gpu=0.0, workers=10**7)
 ODD = {
-    "unknown bytes, many ranks": replace(USUAL, dataset=Dataset(0, 0, False), world=8, host=Host(0.0, 0, "cuda")),
+    "unknown bytes, many ranks": replace(USUAL, dataset=DatasetSize(0, 0, False), world=8, host=Host(0.0, 0, "cuda")),
     "one worker": replace(USUAL, workers=1, rates=replace(USUAL.rates, workers=1, prep=376.0, storage=310.0)),
     "no workers": replace(USUAL, workers=0, rates=replace(USUAL.rates, workers=0)),
     "no stall": replace(
@@ -36,8 +36,8 @@ ODD = {
     ),
     "storage not measured": replace(USUAL, rates=replace(USUAL.rates, storage=0.0, cache=0.0, storage_by_readers={})),
     "huge numbers": replace(
-        USUAL, rates=_HUGE, speed=Speed(3.7e203, 8e202, 3.6e202), dataset=Dataset(10**30, 10**40, True), batch_size=10**9,
-        host=Host(1e18, 10**30, "cpu"),
+        USUAL, rates=_HUGE, speed=Speed(3.7e203, 8e202, 3.6e202), dataset=DatasetSize(10**30, 10**40, True),
+        batch_size=10**9, host=Host(1e18, 10**30, "cpu"),
     ),
     "tiny numbers": replace(
         USUAL, rates=Rates(4e-8, 2e-8, 1e-8, 1e-5, {1: 1e-8, 2: 2e-8}, {}, {1: 1e-8, 2: 1e-8}, workers=2, cores=2.0),

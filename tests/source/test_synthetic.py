@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from stoker.errors import ConfigError, SampleNotFound, SourceError
+from stoker.memory import Bytes
 from stoker.source import reading
-from stoker.source.reading import Bytes, Named, Source, retried
+from stoker.source.reading import Named, Source, retried
 from stoker.testing import Failing, FakeClock, Slow, SourceContract, Synthetic, Throttled
 
 

@@ -17,11 +17,11 @@ from stoker.cache import inspection, stores
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreStats
 from stoker.cache.sealed import ItemDamagedError
-from stoker.cache.shelf import Budget, Membership, Shelf
+from stoker.cache.shelf import Budget, CacheUse, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError
 from stoker.host import forks
+from stoker.memory import Bytes
 from stoker.meter import Tally, now
-from stoker.source.reading import Bytes
 
 _LOOK_EVERY = 256
 """After so many items a process checks whether the cache holds more than the budget of the jobs that are left."""
@@ -48,7 +48,7 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Ruling:
     """What a policy has decided on a request, where the order of all requests is known."""
 
     admitted: Collection[int]
@@ -87,7 +87,7 @@ class Cache:
         self.is_private = is_private
         self.tally = Tally()
         self.folder: Path | None = None
-        self._membership: Membership | None = None
+        self._membership: CacheUse | None = None
         self._opened: _Open | None = None
         self._lost = False
         self._dropped: set[bytes] = set()
@@ -204,7 +204,7 @@ class Cache:
             self._give_up(error)
             return -1
 
-    def fetch(self, request: Request, advice: Advice | None = None) -> list[Bytes]:
+    def fetch(self, request: Request, advice: Ruling | None = None) -> list[Bytes]:
         """All items of a request, from the cache or from storage. With advice, a policy has decided what is kept."""
         began = now()
         result: list[Any] = [self.get(key) for key in request.keys]
@@ -214,7 +214,7 @@ class Cache:
         self.tally.spent(now() - began)
         return result
 
-    def _fetch_missing(self, missing: list[int], request: Request, result: list[Any], advice: Advice | None) -> None:
+    def _fetch_missing(self, missing: list[int], request: Request, result: list[Any], advice: Ruling | None) -> None:
         opened, keys = self._open(), request.keys
         evicted = advice.evicted if advice is not None else ()
         if opened is None:
@@ -237,7 +237,7 @@ class Cache:
             finally:
                 claims.release([keys[position]])
 
-    def _worth_keeping(self, missing: list[int], request: Request, advice: Advice | None) -> list[int]:
+    def _worth_keeping(self, missing: list[int], request: Request, advice: Ruling | None) -> list[int]:
         if advice is not None:
             keys = request.keys
             return [position for position in missing if position in advice.admitted or keys[position] in self._dropped]

@@ -29,8 +29,8 @@ import numpy as np
 from stoker.cache.cached import Cache
 from stoker.cache.opened import CachedFile, CachedText, LongFile
 from stoker.host import forks
+from stoker.memory import Bytes
 from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range
-from stoker.source.reading import Bytes
 
 LONGEST_BYTES = 64 << 20
 _KNOWN = 1 << 17

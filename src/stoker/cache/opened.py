@@ -6,8 +6,8 @@ from typing import Any
 
 from stoker.cache.cached import Cache
 from stoker.cache.sealed import BLOCK_BYTES
+from stoker.memory import Bytes
 from stoker.meter import Tally
-from stoker.source.reading import Bytes
 
 
 class CachedFile(io.BytesIO):

@@ -10,7 +10,7 @@ import struct
 from functools import lru_cache
 
 from stoker.checksum import SIZE, checksum
-from stoker.source.reading import Bytes
+from stoker.memory import Bytes
 
 BLOCK_BYTES = 1 << 18
 

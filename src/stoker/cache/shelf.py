@@ -39,7 +39,7 @@ _VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ShelvedCache:
     """A cache of the shelf: its folder, name and contents."""
 
     name: str
@@ -53,7 +53,7 @@ class Found:
     """Whether it is of no use when its job has ended."""
 
 
-class Membership:
+class CacheUse:
     """A job's use of a cache. It ends with the process that joined, or by `close`."""
 
     def __init__(self, folder: Path, budget_bytes: int, *, is_private: bool, damage: str = "") -> None:
@@ -109,7 +109,7 @@ class Shelf:
         self.folder = folders.home() if directory is None else Path(directory).resolve() / f"stoker-{os.getuid()}"
         self._is_home = directory is None
 
-    def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> Membership:
+    def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> CacheUse:
         """Join the cache of a name, which is made if there is none. Raises OSError where that is not possible."""
         if is_private:
             name = f"{name} (of one job, {secrets.token_hex(4)})"
@@ -129,7 +129,7 @@ class Shelf:
             os.utime(folder / "about.json")
             if not _live_budgets(folder / "jobs"):
                 _shrink(folder, budget_bytes)
-            return Membership(folder, budget_bytes, is_private=is_private, damage=damage)
+            return CacheUse(folder, budget_bytes, is_private=is_private, damage=damage)
 
     def _distrust(self, folder: Path) -> str:
         """Remove a cache that no job uses if it is damaged. Returns what is wrong with it."""
@@ -178,7 +178,7 @@ class Shelf:
             free = min(free, headroom_bytes() - RESERVE_BYTES)
         return free
 
-    def caches(self, *, looks_inside: bool = True) -> list[Found]:
+    def caches(self, *, looks_inside: bool = True) -> list[ShelvedCache]:
         """All caches, the one used last first. Private caches of killed jobs are removed."""
         if not self.folder.is_dir():
             return []
@@ -202,12 +202,12 @@ class Shelf:
             if found.is_private and not found.jobs:
                 self._remove(found)
 
-    def _found(self) -> list[Found]:
+    def _found(self) -> list[ShelvedCache]:
         """All caches in the folder, without opening them: files from before a reboot may hold anything."""
         folders = [entry for entry in self.folder.iterdir() if _DIGEST.fullmatch(entry.name)]
         return [found for found in map(self._look_at, folders) if found is not None]
 
-    def _look_at(self, folder: Path) -> Found | None:
+    def _look_at(self, folder: Path) -> ShelvedCache | None:
         try:
             used_at = _used_at(folder)
         except OSError:
@@ -218,14 +218,14 @@ class Shelf:
             live = len(_live_budgets(folder / "jobs"))
         except OSError:  # half made, or half removed
             is_private = True
-        return Found(name, folder, StoreStats(0, 0, inspection.occupied_bytes(folder)), live, used_at, is_private)
+        return ShelvedCache(name, folder, StoreStats(0, 0, inspection.occupied_bytes(folder)), live, used_at, is_private)
 
-    def remove(self, found: Found) -> None:
+    def remove(self, found: ShelvedCache) -> None:
         """Remove a cache. Jobs that use it go on from storage."""
         with alone(self.folder / "lock"):
             self._remove(found)
 
-    def _remove(self, found: Found) -> None:
+    def _remove(self, found: ShelvedCache) -> None:
         stores.forget(found.folder)
         with contextlib.suppress(OSError):
             (found.folder / "about.json").unlink()
@@ -240,7 +240,7 @@ def _digest(name: str) -> str:
     return hashlib.blake2b(os.fsencode(name), digest_size=16, salt=bytes([_VERSION])).hexdigest()
 
 
-def _stats(found: Found) -> StoreStats:
+def _stats(found: ShelvedCache) -> StoreStats:
     """What is in a cache. If it is damaged or was never used, only the bytes that it occupies."""
     if (found.folder / "data.mdb").exists():
         with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from stoker.cache.policy import make_policy
 from stoker.cache.replay import Foresight, far_enough
 from stoker.order import Ids
 
-Decision = tuple[list[int], list[int]]
+KeptAndForgotten = tuple[list[int], list[int]]
 """Samples to keep of those ordered, and samples to forget."""
 
 
@@ -37,7 +37,7 @@ class Steering:
             self._foresight.begin(epoch)
             self._foresight.advance(consumed)
 
-    def decide(self, ids: Sequence[int]) -> Decision:
+    def decide(self, ids: Sequence[int]) -> KeptAndForgotten:
         """Decide on the samples that are ordered next: which are kept, and which go for them."""
         kept: list[int] = []
         evicted: list[int] = []

@@ -24,7 +24,7 @@ from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
 from stoker.host.headroom import headroom_bytes
 from stoker.host.mounts import file_system
-from stoker.source.reading import Bytes
+from stoker.memory import Bytes
 
 lmdb: Any = None
 """Imported with the first store, not before: where Python has no interpreter lock, importing it brings the lock back."""

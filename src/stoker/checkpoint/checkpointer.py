@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Self
 
-from stoker.checkpoint.copying import Copier, Updates
+from stoker.checkpoint.copying import Copier, UpdateHooks
 from stoker.checkpoint.files import NONSENSE, Directory
 from stoker.checkpoint.frequency import Costs, Pace, choose
 from stoker.checkpoint.ranks import ranks_here
@@ -80,7 +80,7 @@ class Checkpointer:
         self._writer = Writer(self._directory.path, keep) if self._ranks.is_writer else None
         self._copier = Copier()
         self._saving = Saving(self._writer, self._copier, overlap=overlap)
-        self._updates = Updates(self._before_update)
+        self._updates = UpdateHooks(self._before_update)
         self._owner = os.getpid()
 
         self._step = 0

@@ -22,7 +22,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from stoker.checkpoint.files import lay_out
-from stoker.checkpoint.snapshot import Gathered, Source
+from stoker.checkpoint.snapshot import Gathered, SavedTensor
 from stoker.host import forks
 from stoker.internals.tensors import copy_all
 from stoker.memory import Mapping
@@ -76,7 +76,7 @@ class Copier:
         self._owner = os.getpid()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._on_device: dict[torch.device, torch.cuda.Event] = {}
-        self._watched: list[Source] = []
+        self._watched: list[SavedTensor] = []
         self._clones: dict[torch.device, tuple[Any, torch.Tensor, list[torch.Tensor]]] = {}
         self._locked: Mapping | None = None
         _copiers.add(self)
@@ -88,8 +88,8 @@ class Copier:
         self.join()
         offsets, _ = lay_out(gathered.lengths)
         targets = [mapping.address + offset for offset in offsets]
-        of_cpu: list[tuple[Source, int]] = []
-        of_gpu: list[tuple[Source, int]] = []
+        of_cpu: list[tuple[SavedTensor, int]] = []
+        of_gpu: list[tuple[SavedTensor, int]] = []
         for source, target in zip(gathered.sources, targets, strict=True):
             if not source.tensor.nbytes:
                 continue
@@ -163,10 +163,12 @@ class Copier:
         """Whether a thread is at work."""
         return self._thread is not None and self._thread.is_alive()
 
-    def _begin_on_gpu(self, pairs: list[tuple[Source, int]], mapping: Mapping, watched: list[Source]) -> _Remaining:
+    def _begin_on_gpu(
+        self, pairs: list[tuple[SavedTensor, int]], mapping: Mapping, watched: list[SavedTensor]
+    ) -> _Remaining:
         """Clone what must be cloned at once. Returns what remains to be copied beside the loop."""
         self._lock(mapping)
-        parts: dict[torch.device, list[tuple[Source, int]]] = {}
+        parts: dict[torch.device, list[tuple[SavedTensor, int]]] = {}
         for source, target in pairs:
             parts.setdefault(source.tensor.device, []).append((source, target))
         copies: dict[torch.device, list[tuple[torch.Tensor, int]]] = {}
@@ -181,7 +183,7 @@ class Copier:
         cloned = {device: torch.cuda.current_stream(device).record_event() for device in parts}
         return _Remaining(copies, cloned, self._streams)
 
-    def _clone_flat(self, device: torch.device, pairs: list[tuple[Source, int]]) -> torch.Tensor:
+    def _clone_flat(self, device: torch.device, pairs: list[tuple[SavedTensor, int]]) -> torch.Tensor:
         """One copy in GPU memory, laid out as on the host. Its memory is kept: allocating it each time would cost more."""
         first, (last, end) = pairs[0][1], pairs[-1]
         kinds = [(source.tensor.dtype, source.tensor.shape, target - first) for source, target in pairs]
@@ -259,7 +261,7 @@ def _mode(copier: Copier, mode: str) -> Iterator[None]:
         copier.mode = before
 
 
-def _copy(source: Source, target: int) -> None:
+def _copy(source: SavedTensor, target: int) -> None:
     # Not by torch, whose threads would compete with those of the loop. The interpreter lock is released meanwhile.
     ctypes.memmove(target, source.tensor.data_ptr(), source.tensor.nbytes)
 
@@ -278,7 +280,7 @@ def _ignore(_: Exception | None) -> None:
     pass
 
 
-class Updates:
+class UpdateHooks:
     """Watches every optimizer of this process: what is called before an update, and how long updates take."""
 
     def __init__(self, before: Callable[[], None]) -> None:

@@ -53,19 +53,19 @@ def interval(costs: Costs, budget: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SnapshotMode:
     """Where a snapshot is taken, and the stall that this means."""
 
     mode: str
     stall_s: float
 
 
-def choose(copy_s: float, clone_s: float | None, iteration_s: float, update_s: float, *, fits: bool) -> Choice:
+def choose(copy_s: float, clone_s: float | None, iteration_s: float, update_s: float, *, fits: bool) -> SnapshotMode:
     """In GPU memory if it fits there and stalls less; otherwise a copy to the host, hidden behind forward and backward."""
     copy_stall_s = max(0.0, copy_s - (iteration_s - update_s))
     if clone_s is not None and fits and clone_s < copy_stall_s:
-        return Choice("gpu", clone_s)
-    return Choice("cpu", copy_stall_s)
+        return SnapshotMode("gpu", clone_s)
+    return SnapshotMode("cpu", copy_stall_s)
 
 
 def profiled_iterations(epoch: int | None) -> int:

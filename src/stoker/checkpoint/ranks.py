@@ -13,7 +13,7 @@ from stoker.host import ranks
 from stoker.internals.ranks import rank_and_world, words_apart
 
 
-class Ranks(Protocol):
+class CheckpointRanks(Protocol):
     """The processes of a run."""
 
     rank: int
@@ -104,7 +104,7 @@ class Several:
         torch.distributed.destroy_process_group(group)
 
 
-def ranks_here() -> Ranks:
+def ranks_here() -> CheckpointRanks:
     """The processes of this run."""
     _, world = rank_and_world()
     return Several() if world > 1 else Alone()

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint.files import Damaged, Directory, Manifest
-from stoker.checkpoint.ranks import Ranks
+from stoker.checkpoint.ranks import CheckpointRanks
 from stoker.checkpoint.snapshot import check_fits, loading_order, state_of
 from stoker.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WholeCheckpoint:
     """A whole checkpoint."""
 
     path: Path
@@ -35,19 +35,19 @@ class Found:
         return extra
 
 
-def newest_whole(directory: Directory, ranks: Ranks, damaged: list[str]) -> Found | None:
+def newest_whole(directory: Directory, ranks: CheckpointRanks, damaged: list[str]) -> WholeCheckpoint | None:
     """The newest checkpoint that all nodes have whole. None only if no node has any, not even a damaged one.
 
     The names of those that are damaged here are added to `damaged`.
     """
     names = directory.names()
     whole: dict[int, str] = {}
-    found: Found | None = None
+    found: WholeCheckpoint | None = None
     for name in names:
         try:
             if found is None:
                 manifest, contents = directory.load(name)
-                found = Found(directory.path / name, manifest, contents)
+                found = WholeCheckpoint(directory.path / name, manifest, contents)
             else:
                 manifest = directory.verify(name)
         except Damaged as damage:
@@ -63,11 +63,11 @@ def newest_whole(directory: Directory, ranks: Ranks, damaged: list[str]) -> Foun
     if agreed is None:
         return None
     if found is None or found.manifest.step != agreed:
-        found = Found(directory.path / whole[agreed], *directory.load(whole[agreed]))
+        found = WholeCheckpoint(directory.path / whole[agreed], *directory.load(whole[agreed]))
     return found
 
 
-def _agree(ranks: Ranks, steps: list[int], are_some: bool, path: Path) -> int | None:
+def _agree(ranks: CheckpointRanks, steps: list[int], are_some: bool, path: Path) -> int | None:
     """The newest step that all nodes have whole. None if no node has any checkpoint, not even a damaged one."""
     said = ranks.exchange([steps, are_some])
     common: set[int] = set.intersection(*(set(theirs) for theirs, _ in said))

@@ -24,7 +24,7 @@ _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).val
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-class Source:
+class SavedTensor:
     """A tensor that a piece is copied from."""
 
     __slots__ = ("is_later", "tensor", "version")
@@ -44,7 +44,7 @@ class Gathered:
 
     def __init__(self, later: set[int]) -> None:
         self.document: Any = None
-        self.sources: list[Source] = []
+        self.sources: list[SavedTensor] = []
         self._later = later
         self._numbers: dict[Any, int] = {}
         self._described: list[dict[str, Any]] = []
@@ -108,7 +108,7 @@ class Gathered:
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.sources)
-            self.sources.append(Source(tensor, is_later))
+            self.sources.append(SavedTensor(tensor, is_later))
         described["piece"] = number
         self._described.append(described)
         return described

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from stoker.checkpoint.frequency import Costs, Pace, profiled_iterations
-from stoker.checkpoint.ranks import Ranks
+from stoker.checkpoint.ranks import CheckpointRanks
 from stoker.order import length_of
 
 
 class Timetable:
     """Steps in, whether a checkpoint is due out. A loader among the `parts` of a run tells how long an epoch is."""
 
-    def __init__(self, pace: Pace, ranks: Ranks, parts: Iterable[Any]) -> None:
+    def __init__(self, pace: Pace, ranks: CheckpointRanks, parts: Iterable[Any]) -> None:
         self.pace = pace
         self.is_planned = pace.fixed is not None
         """Whether the interval is known, and not a guess to be replaced by a profile."""

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from stoker.cache.shelf import Found, Shelf
+from stoker.cache.shelf import Shelf, ShelvedCache
 from stoker.errors import CommandError
 from stoker.extras import CACHE
 from stoker.units import format_bytes
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     return _clear(shelf, shelf.caches(looks_inside=False), options)
 
 
-def _list(caches: list[Found], options: argparse.Namespace) -> int:
+def _list(caches: list[ShelvedCache], options: argparse.Namespace) -> int:
     if options.json:
         rows = [
             {"name": found.name, "jobs": found.jobs, "used_at": found.used_at} | asdict(found.stats) for found in caches
@@ -57,7 +57,7 @@ def _list(caches: list[Found], options: argparse.Namespace) -> int:
     return 0
 
 
-def _clear(shelf: Shelf, caches: list[Found], options: argparse.Namespace) -> int:
+def _clear(shelf: Shelf, caches: list[ShelvedCache], options: argparse.Namespace) -> int:
     if options.name is not None:
         caches = [found for found in caches if found.name == options.name]
         if not caches:

@@ -20,8 +20,8 @@ from stoker.errors import CommandError
 from stoker.live import folder
 from stoker.live.groups import GroupView, Key
 from stoker.live.record import Seen
-from stoker.live.row import Row
-from stoker.live.watch import Watch
+from stoker.live.row import LoaderRow
+from stoker.live.watch import LoaderWatch
 from stoker.report.top import Style, clip, table
 
 _EVERY_S = 1.0
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Show the table."""
-    watch = Watch(_look, time.monotonic, look_at_groups)
+    watch = LoaderWatch(_look, time.monotonic, look_at_groups)
     is_live = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     if options.json or options.once or not is_live:
         rows = watch.rows()
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _live(watch: Watch) -> None:
+def _live(watch: LoaderWatch) -> None:
     from stoker.report.screen import Screen
 
     with Screen() as screen:
@@ -91,7 +91,7 @@ def _style(width: int, height: int | None) -> Style:
     return Style(width, height, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
 
 
-def document(row: Row) -> dict[str, Any]:
+def document(row: LoaderRow) -> dict[str, Any]:
     """A row in JSON's terms."""
     seen, facts = asdict(row.seen), asdict(row.seen.facts)
     return {
@@ -116,7 +116,7 @@ def document(row: Row) -> dict[str, Any]:
     }
 
 
-def _group(row: Row) -> dict[str, Any] | None:
+def _group(row: LoaderRow) -> dict[str, Any] | None:
     """The group of a loader, in JSON's terms; of one that cannot be looked at, the name."""
     facts, group = row.seen.facts, row.group
     if not facts.group:

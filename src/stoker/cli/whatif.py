@@ -13,7 +13,7 @@ from typing import Any
 
 from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.model import Share
-from stoker.decide.whatif import Row, advise, fewest_cores, on_cores, smallest_cache, table
+from stoker.decide.whatif import PredictedRow, advise, fewest_cores, on_cores, smallest_cache, table
 from stoker.errors import ConfigError
 from stoker.profile import Profile
 from stoker.units import parse_rate
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         "smallest_cache": asdict(smallest_cache(forecast, replace(share, cached=0.0))),
         "fewest_cores": asdict(fewest_cores(forecast, share)),
     }
-    measured = Row(now, forecast(now))
+    measured = PredictedRow(now, forecast(now))
     if options.json:
         plain = {name: [_plain(row) for row in rows] for name, rows in tables.items()}
         document = {"now": _plain(measured), **plain, **answers, "advice": [asdict(one) for one in advise(profile)]}
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(profile: Profile, forecast: Forecast, now: Share, options: argparse.Namespace) -> dict[str, list[Row]]:
+def _asked(profile: Profile, forecast: Forecast, now: Share, options: argparse.Namespace) -> dict[str, list[PredictedRow]]:
     """One prediction for each number of cores and of workers, with everything else that was asked for."""
     names = ("cores", "workers", "kind", "cache", "storage", "gpu")
     if all(getattr(options, name) is None for name in names):
@@ -86,10 +86,10 @@ def _asked(profile: Profile, forecast: Forecast, now: Share, options: argparse.N
     if options.workers is not None:
         counts = _counts(options.workers, "--workers")
         shares = [replace(one, workers=count) for one in shares for count in counts]
-    return {"asked": [Row(one, forecast(one)) for one in shares]}
+    return {"asked": [PredictedRow(one, forecast(one)) for one in shares]}
 
 
-def _all(profile: Profile, forecast: Forecast, now: Share) -> dict[str, list[Row]]:
+def _all(profile: Profile, forecast: Forecast, now: Share) -> dict[str, list[PredictedRow]]:
     rates, most = profile.rates, max(2, round(2 * (profile.rates.cores or profile.workers)))
     counts = sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
     tables = {
@@ -131,7 +131,7 @@ def _counts(text: str, what: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: PredictedRow) -> dict[str, Any]:
     """JSON has no infinity: a stage that costs nothing has no rate."""
     values = asdict(row.share) | asdict(row.prediction)
     return {name: None if isinstance(value, float) and math.isinf(value) else value for name, value in values.items()}
@@ -152,7 +152,7 @@ def _label(name: str, share: Share) -> str:
     return words + (f", device x {share.gpu_factor:g}" if share.gpu_factor != 1 else "")
 
 
-def _row(width: int, label: str, row: Row) -> str:
+def _row(width: int, label: str, row: PredictedRow) -> str:
     seen = row.prediction
     rate, band = f"{'~' if seen.extrapolated else ''}{seen.rate:,.0f}", f"{seen.low:,.0f}..{seen.high:,.0f}"
     return _line(width, label, rate, band, seen.limit, f"{seen.prep_stall:.0%}", f"{seen.fetch_stall:.0%}")

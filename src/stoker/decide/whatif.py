@@ -27,7 +27,7 @@ _MOST_CORES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PredictedRow:
     """One line of a table."""
 
     share: Share
@@ -58,11 +58,11 @@ def on_cores(rates: Rates, share: Share, count: int) -> Share:
     return replace(share, workers=count, cores=max(float(count), share.cores or rates.cores))
 
 
-def table(forecast: Forecast, share: Share, change: str, values: Iterable[Any]) -> list[Row]:
+def table(forecast: Forecast, share: Share, change: str, values: Iterable[Any]) -> list[PredictedRow]:
     """A row for each value of one thing: `cores`, or a field of Share."""
     rates = forecast.rates
     shares = [on_cores(rates, share, value) if change == "cores" else replace(share, **{change: value}) for value in values]
-    return [Row(one, forecast(one)) for one in shares]
+    return [PredictedRow(one, forecast(one)) for one in shares]
 
 
 def smallest_cache(forecast: Forecast, share: Share, target: float | None = None) -> Answer:

@@ -22,7 +22,7 @@ from stoker.live.record import Record
 from stoker.meter import Meter, now
 from stoker.pool.crew import ends_in_words, let_go_on
 from stoker.pool.maker import CountingCollate
-from stoker.pool.processes import Slots
+from stoker.pool.processes import LoaderSlots
 from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain
 from stoker.slots.context import LinedContext
@@ -32,7 +32,7 @@ LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, in case no signal told it of a death."""
 
 
-class Instead:
+class LoaderView:
     """A loader as torch's iterators see it, with some attributes replaced, and perhaps with indices from elsewhere."""
 
     def __init__(self, loader: Any, *, indices: Any = None, **attributes: Any) -> None:
@@ -126,7 +126,7 @@ class InlineIter(_Watched, InlineIterator):
     def __init__(self, loader: Any) -> None:
         self._watch(loader)
         self._collate = CountingCollate(loader.collate_fn, batched=is_batched(loader))
-        super().__init__(Instead(loader, collate_fn=self._collate))
+        super().__init__(LoaderView(loader, collate_fn=self._collate))
         self._meter.workers = 0
         self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
@@ -166,7 +166,7 @@ class WorkersIter(_Watched, WorkersIterator):
     _shutdown = True
     _lines: LinedContext | None = None
 
-    def __init__(self, loader: Any, slots: Slots) -> None:
+    def __init__(self, loader: Any, slots: LoaderSlots) -> None:
         self._watch(loader)
         self._owner = os.getpid()
         self._asked: list[deque[float]] = [deque() for _ in range(loader.num_workers)]
@@ -180,7 +180,7 @@ class WorkersIter(_Watched, WorkersIterator):
         with self._lines.starting():
             pinning = {"pin_memory": False} if slots.pins else {}
             lines = {"collate_fn": collate, "multiprocessing_context": self._lines}
-            super().__init__(Instead(loader, **lines, **pinning))
+            super().__init__(LoaderView(loader, **lines, **pinning))
         self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         refuse_in_children(self)
@@ -308,7 +308,7 @@ class MapIter(_MapStyle, _Watched, BaseIterator):
         """Indices come from the loader's samplers, unless others are given. Workers may need a seed, as torch draws it."""
         self._watch(loader)
         generator = {} if draws_seed else {"generator": torch.Generator()}  # then the user's generators are left alone
-        super().__init__(Instead(loader, indices=indices, **generator))  # type: ignore[arg-type]
+        super().__init__(LoaderView(loader, indices=indices, **generator))  # type: ignore[arg-type]
 
     @property
     def base_seed(self) -> int:

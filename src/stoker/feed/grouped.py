@@ -19,10 +19,10 @@ import torch
 
 from stoker.errors import ConfigError
 from stoker.feed.carrier import MapIter
-from stoker.feed.course import recognise
 from stoker.feed.likeness import describe, differences
 from stoker.feed.progress import is_batched
 from stoker.feed.publishing import script_name
+from stoker.feed.route import recognise
 from stoker.group.answers import EpochOver, Task
 from stoker.group.door import leave, no_room
 from stoker.group.records import Point, StagedBatch

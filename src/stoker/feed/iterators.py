@@ -15,14 +15,14 @@ import torch.utils.data
 
 from stoker.errors import ConfigError
 from stoker.feed.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
-from stoker.feed.course import Course, recognise
 from stoker.feed.pooled import PoolIter
 from stoker.feed.progress import is_batched
+from stoker.feed.route import EpochWorks, recognise
 from stoker.feed.seeded import SeededInlineIter, SeededPoolIter
 from stoker.internals.names import DatasetKind
 from stoker.pool.maker import FetchMaker, Maker, PositionMaker, stacks
 from stoker.pool.pool import Pool
-from stoker.pool.processes import LinePool, Slots
+from stoker.pool.processes import LinePool, LoaderSlots
 from stoker.pool.serving import Duty, itself
 from stoker.pool.threads import HereRoom, QueuePool
 from stoker.tensor.leaves import HereCollate
@@ -59,18 +59,18 @@ def _make(loader: Any) -> Any:
     elif threads:
         iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader)))
     else:
-        iterator = (WorkersIter if streams else MapWorkersIter)(loader, Slots(loader, loader.here.spares))
+        iterator = (WorkersIter if streams else MapWorkersIter)(loader, LoaderSlots(loader, loader.here.spares))
     if loader.num_workers:
         loader.here.iterators.add(iterator)
     return iterator
 
 
 def _seeded(loader: Any, *, threads: bool) -> Any:
-    """An iterator for a loader with a seed: a course says what is prepared."""
+    """An iterator for a loader with a seed: the works of an epoch say what is prepared."""
     split = loader.in_order and is_batched(loader) and not prepares_batches(loader.dataset)
     route = recognise(loader, loader.seed)
-    course = Course(route, loader._progress, loader.num_workers, split=split)
-    course.steering = loader.caching.steering(loader, route.own, route.world)
+    works = EpochWorks(route, loader._progress, loader.num_workers, split=split)
+    works.steering = loader.caching.steering(loader, route.own, route.world)
     positions = Positions(loader.dataset, loader.seed, threads=threads, draws=loader._draws)
 
     def maker(collate_fn: Any, *, rows: bool = True) -> PositionMaker:
@@ -78,15 +78,15 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
         return PositionMaker(positions, collate_fn, batched=is_batched(loader), stacks=is_stacked)
 
     if loader.num_workers == 0:
-        return SeededInlineIter(loader, course, maker(loader.collate_fn))
+        return SeededInlineIter(loader, works, maker(loader.collate_fn))
     own = maker(_collate_here(loader) if threads else loader.collate_fn)
     start = partial(_thread_pool if threads else _process_pool, loader, partial(itself, own))
-    return SeededPoolIter(loader, course, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
+    return SeededPoolIter(loader, works, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
 
 
 def _process_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
     context = loader.multiprocessing_context or torch.multiprocessing
-    slots = Slots(loader, loader.here.spares)
+    slots = LoaderSlots(loader, loader.here.spares)
     return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator.pins)
 
 

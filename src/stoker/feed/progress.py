@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     ids: Sequence[Any] | Ids
 
 
-class Itinerary(Protocol):
+class Route(Protocol):
     """What an epoch of a loader depends on."""
 
     has_own_generator: bool
@@ -41,8 +41,8 @@ class Itinerary(Protocol):
         """Set the samplers back to a `state`."""
 
 
-class Route(Itinerary, Protocol):
-    """An itinerary that is known beforehand."""
+class KnownRoute(Route, Protocol):
+    """A route that is known beforehand."""
 
     world: int
     is_plain: bool
@@ -111,23 +111,23 @@ class Progress:
         """Whether the next iter() goes on with an epoch that was interrupted."""
         return self._resume is not None and self._resume["_num_yielded"] > 0
 
-    def begin(self, itinerary: Itinerary) -> tuple[int, int]:
+    def begin(self, route: Route) -> tuple[int, int]:
         """Begin an epoch, or go on with an interrupted one. Returns its number, and how many samples of it are consumed."""
         resume, self._resume = self._resume, None
         self.ended = False
         if resume is not None:
             samplers = resume["samplers"]
             if resume.get("begun", resume["_num_yielded"]):
-                itinerary.restore(samplers)
-            elif itinerary.has_own_generator and "generator" in samplers:
+                route.restore(samplers)
+            elif route.has_own_generator and "generator" in samplers:
                 # Between epochs only this is restored: the loop may have set an epoch, or a seed, for the next one.
-                itinerary.restore({"generator": samplers["generator"]})
+                route.restore({"generator": samplers["generator"]})
             self.epoch, self.samples, self.batches = resume["epoch"], resume["samples"], resume["_num_yielded"]
         else:
             self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch
             self.samples = self.batches = 0
         self._next_epoch = None
-        self.at_start = itinerary.state()
+        self.at_start = route.state()
         return self.epoch, self.samples
 
     def saw(self, samples: int) -> None:
@@ -139,7 +139,7 @@ class Progress:
         """Note that the epoch is over."""
         self.ended = True
 
-    def state(self, itinerary: Itinerary, seed: int | None) -> dict[str, Any]:
+    def state(self, route: Route, seed: int | None) -> dict[str, Any]:
         """All that is needed to go on from here, in JSON's terms."""
         if self._resume is not None:
             return dict(self._resume)
@@ -147,19 +147,19 @@ class Progress:
         following = self.epoch + 1 if self._next_epoch is None else self._next_epoch
         return {
             "version": 1,
-            "order": {"seed": seed, **itinerary.describe()},
+            "order": {"seed": seed, **route.describe()},
             "epoch": following if fresh else self.epoch,
             "samples": 0 if fresh else self.samples,
-            "samplers": itinerary.state() if fresh else self.at_start,
+            "samplers": route.state() if fresh else self.at_start,
             "begun": not fresh,
             "batches": 0 if fresh else self.batches,
             "_num_yielded": 0 if fresh else self.batches,
             "_sampler_iter_yielded": 0 if fresh else self.batches,
         }
 
-    def load(self, state: dict[str, Any], itinerary: Itinerary, seed: int | None) -> None:
+    def load(self, state: dict[str, Any], route: Route, seed: int | None) -> None:
         """Go on from a state at the next iter()."""
-        check_state(state, {"seed": seed, **itinerary.describe()})
+        check_state(state, {"seed": seed, **route.describe()})
         self._resume = resume = dict(state)
         # Accelerate's dispatcher subtracts batches that it has read ahead. It does so in torchdata's fields.
         counted, seen = resume.get("batches", resume["_num_yielded"]), resume["_num_yielded"]
@@ -194,7 +194,7 @@ def index_sampler(loader: Any) -> Any:
     return loader.batch_sampler if is_batched(loader) else loader.sampler
 
 
-class TorchItinerary:
+class TorchRoute:
     """What the samplers of a loader without a seed depend on: torch's generators, as they were when the epoch began."""
 
     def __init__(self, loader: Any) -> None:

@@ -1,4 +1,4 @@
-"""Iterators of a loader with a seed: a course says what is prepared, and the result depends on positions alone."""
+"""Iterators of a loader with a seed: the works of an epoch say what is prepared. Results depend on positions alone."""
 
 import contextlib
 import itertools
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from stoker.feed.carrier import MapIter
-from stoker.feed.course import Course
 from stoker.feed.pooled import PoolIter
+from stoker.feed.route import EpochWorks
 from stoker.meter import now
 from stoker.pool.maker import PositionMaker
 from stoker.pool.pool import Pool
@@ -22,10 +22,10 @@ from stoker.tensor.seeding import generators_restored
 class SeededInlineIter(MapIter):
     """`num_workers=0`, with a seed. The training process's own generators are left as they were."""
 
-    def __init__(self, loader: Any, course: Course, maker: PositionMaker) -> None:
-        self._course = course
+    def __init__(self, loader: Any, works: EpochWorks, maker: PositionMaker) -> None:
+        self._works = works
         self._maker = maker
-        super().__init__(loader, indices=course)
+        super().__init__(loader, indices=works)
         self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
         self._meter.workers = 0
         self._room = HereRoom(loader.caching, None, pins=self._pin_memory)
@@ -43,17 +43,17 @@ class SeededInlineIter(MapIter):
         return made.batch
 
     def _saw(self) -> None:
-        if self._course.ordered:  # or else the user's sampler has failed
-            self._progress.saw(self._course.ordered.popleft().samples)
+        if self._works.ordered:  # or else the user's sampler has failed
+            self._progress.saw(self._works.ordered.popleft().samples)
 
 
 class SeededPoolIter(PoolIter):
     """`num_workers>0`, with a seed. It puts together batches that were ordered in parts."""
 
     def __init__(
-        self, loader: Any, course: Course, here: PositionMaker, start: Callable[[Any], Pool], *, has_rows: bool
+        self, loader: Any, works: EpochWorks, here: PositionMaker, start: Callable[[Any], Pool], *, has_rows: bool
     ) -> None:
-        self._course = course
+        self._works = works
         self._here = here
         """For batches whose parts have to be collated in this process."""
         self._loader = loader
@@ -63,10 +63,10 @@ class SeededPoolIter(PoolIter):
         def start_with_slots(iterator: Any) -> Pool:
             pool = start(iterator)
             if has_rows:
-                course.claim_common, course.free_common = pool.claim_common, pool.free_common
+                works.claim_common, works.free_common = pool.claim_common, pool.free_common
             return pool
 
-        super().__init__(loader, start_with_slots, indices=course)
+        super().__init__(loader, start_with_slots, indices=works)
 
     def _next_work(self) -> Work:
         work: Work = self._next_index()
@@ -84,9 +84,9 @@ class SeededPoolIter(PoolIter):
         return made
 
     def _obtain(self) -> Any:
-        if not self._course.ordered or self._course.ordered[0].parts == 1:
+        if not self._works.ordered or self._works.ordered[0].parts == 1:
             return super()._obtain()
-        ordered = self._course.ordered[0]
+        ordered = self._works.ordered[0]
         while len(self._parts) < ordered.parts:
             self._parts.append(self._next_result())
         results, self._parts = self._parts, []
@@ -94,13 +94,13 @@ class SeededPoolIter(PoolIter):
             parts = [self._made(result) for result in results]
         except Exception:
             self._drop(results)
-            self._course.forget(ordered)
+            self._works.forget(ordered)
             raise
         pool = self._pool
         assert pool is not None
         if all(part.is_part and part.layout == parts[0].layout for part in parts):
             return pool.open_common(parts)
-        self._course.forget(ordered)
+        self._works.forget(ordered)
         # Worker threads draw from this process's generators at any time, so there is no state to go back to.
         with contextlib.nullcontext() if self._here.positions.threads else generators_restored(), _one_thread():
             lists = [None if part.is_part else pool.open(part) for part in parts]
@@ -111,8 +111,8 @@ class SeededPoolIter(PoolIter):
         return self._pinned(batch)
 
     def _saw(self) -> None:
-        if self._course.ordered:  # or else a worker has died after the last batch
-            self._progress.saw(self._course.ordered.popleft().samples)
+        if self._works.ordered:  # or else a worker has died after the last batch
+            self._progress.saw(self._works.ordered.popleft().samples)
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from stoker.group.rules import WORK, Group
 from stoker.group.table import Table
 from stoker.host import process
 from stoker.host.headroom import headroom_bytes
-from stoker.memory import PAGE, Bytes, Mapping, Memory, PrivateMemory
+from stoker.memory import PAGE, ByteArray, Mapping, Memory, PrivateMemory
 from stoker.slots.area import Area
 
 LOOK_S = 0.1
@@ -97,7 +97,7 @@ class Staging:
         with self.table.change() as group:
             return str(group.draw(epoch, steps, digest))
 
-    def publish(self, point: Point, parts: list[Bytes], asleep: float = 0.0) -> bool:
+    def publish(self, point: Point, parts: list[ByteArray], asleep: float = 0.0) -> bool:
         """Stage a batch that this process has claimed; wait for room if needed. False if the batch had to be let go."""
         length = sum(part.nbytes for part in parts)
         number = NOWHERE
@@ -181,7 +181,7 @@ class Staging:
             if act is not None:
                 act(began)
 
-    def copy(self, batch: StagedBatch, room: Bytes) -> None:
+    def copy(self, batch: StagedBatch, room: ByteArray) -> None:
         """Copy the bytes of a staged batch into memory of this process."""
         _all_of(_read_into, self.memory.descriptor, room, batch.slot * _STRIDE)
 
@@ -213,7 +213,7 @@ class _Shifted(PrivateMemory):
         return super().map(offset, length) if offset < _SHIFT else self._memory.map(offset - _SHIFT, length)
 
 
-def _all_of(move: Callable[[int, Any, int], int], descriptor: int, content: Bytes, offset: int) -> None:
+def _all_of(move: Callable[[int, Any, int], int], descriptor: int, content: ByteArray, offset: int) -> None:
     """Read or write all bytes. A mapping would cost each process a page fault for every page."""
     done = 0
     while done < content.nbytes:

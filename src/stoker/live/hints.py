@@ -5,7 +5,7 @@ from collections.abc import Callable
 from stoker.live import groups
 from stoker.live.doing import STOPPED
 from stoker.live.groups import GroupView, MemberView, Waits
-from stoker.live.row import Row
+from stoker.live.row import LoaderRow
 
 _BOUND = 0.1
 """A loop that waits for this share of its time has a limit to be named."""
@@ -14,7 +14,7 @@ _SOON_S = 0.5
 """In a group it is known from the start who must read first, so a wait for that has a name early."""
 
 
-def stall(row: Row, words: str) -> str:
+def stall(row: LoaderRow, words: str) -> str:
     """The process that a stalled loop waits for, in words."""
     seen = row.seen
     if seen.facts.group:
@@ -34,7 +34,7 @@ def stall(row: Row, words: str) -> str:
     return f"waiting {row.waiting_s:.0f} s for {who}{doing}"
 
 
-def limit(row: Row) -> str:
+def limit(row: LoaderRow) -> str:
     """The limit of a loop that waits for a good part of its time, in words."""
     seen, group = row.seen, row.group
     workers, whose = seen.workers, "workers"
@@ -65,7 +65,7 @@ Doing = Callable[[int], str]
 """What a process is busy with, in words."""
 
 
-def in_group(row: Row, own: MemberView, slow: Waits | None, doing: Doing) -> str:
+def in_group(row: LoaderRow, own: MemberView, slow: Waits | None, doing: Doing) -> str:
     """The hint for a loader of a group. `slow` is what it waited for just now; the row's workers are the group's."""
     assert row.group is not None
     waits = own.waits if row.waiting_s else None

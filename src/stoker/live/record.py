@@ -37,7 +37,7 @@ Read = Callable[[int, int], bytes]
 """Gives so many bytes of a record from an offset."""
 
 
-class Meter(Protocol):
+class PublishedMeter(Protocol):
     """What is published of a loader's meter."""
 
     batches: int
@@ -53,7 +53,7 @@ class Meter(Protocol):
     workers: int
 
 
-class Progress(Protocol):
+class PublishedProgress(Protocol):
     """What is published of a loader's progress."""
 
     epoch: int
@@ -154,7 +154,7 @@ class Record:
         self._words = words.cast("Q")
         self.times = words[8:16].cast("d")
 
-    def tell(self, meter: Meter, progress: Progress, at: float, is_over: bool = False) -> None:
+    def tell(self, meter: PublishedMeter, progress: PublishedProgress, at: float, is_over: bool = False) -> None:
         """Publish the counters: the loop goes on with a batch, or without."""
         self._number = number = self._number + 1
         try:

@@ -7,7 +7,7 @@ from stoker.live.record import Seen
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LoaderRow:
     """What `stoker top` shows of a loader. Shares are from 0 to 1; None is unknown."""
 
     seen: Seen

@@ -16,7 +16,7 @@ from stoker.live.doing import doing
 from stoker.live.groups import ROOM, GroupView, Key, Waits
 from stoker.live.hints import in_group, limit, stall
 from stoker.live.record import Seen
-from stoker.live.row import Row
+from stoker.live.row import LoaderRow
 
 WINDOW = 5
 """Looks that a rate is taken over."""
@@ -30,7 +30,7 @@ _OVERDUE_STEPS = 3
 LookAtGroups = Callable[[Iterable[Seen]], dict[Key, GroupView]]
 
 
-class Watch:
+class LoaderWatch:
     """Looks at all loaders, again and again, and at the groups that they are in."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Watch:
         self._slow: dict[str, deque[Waits | None]] = {}
         self._doing = _Doing()
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LoaderRow]:
         """Look once more. Returns a row for each living loader, by script, rank and number."""
         found = self._look()
         groups = self._look_at_groups(found.values())
@@ -67,7 +67,7 @@ class Watch:
         busy = _busy(rows.values())
         return sorted((self._explained(token, row, busy) for token, row in rows.items()), key=_order)
 
-    def _explained(self, token: str, row: Row, busy: dict[Key, float]) -> Row:
+    def _explained(self, token: str, row: LoaderRow, busy: dict[Key, float]) -> LoaderRow:
         """A row with a hint on which process is waited for, and what that process is doing."""
         own = row.member
         if own is not None:
@@ -98,7 +98,7 @@ class _Doing:
         return doing(before, self._now[pid][1], self._at - since)
 
 
-def _busy(rows: Iterable[Row]) -> dict[Key, float]:
+def _busy(rows: Iterable[LoaderRow]) -> dict[Key, float]:
     """The share of the time in which the workers of each group have something to do."""
     found: dict[Key, float] = {}
     for row in rows:
@@ -108,7 +108,7 @@ def _busy(rows: Iterable[Row]) -> dict[Key, float]:
     return found
 
 
-def _order(row: Row) -> tuple[str, int, int, int]:
+def _order(row: LoaderRow) -> tuple[str, int, int, int]:
     facts = row.seen.facts
     return facts.script, -1 if facts.rank is None else facts.rank, facts.pid, facts.number
 
@@ -117,7 +117,7 @@ def _moved_at(seen: Seen) -> float:
     return max(seen.asked_at, seen.left_at, seen.facts.made_at)
 
 
-def measure(before: tuple[float, Seen] | None, after: tuple[float, Seen], *, has_turn: bool = True) -> Row:
+def measure(before: tuple[float, Seen] | None, after: tuple[float, Seen], *, has_turn: bool = True) -> LoaderRow:
     """What happened between two looks at one loader; pure."""
     at, seen = after
     since, old = before or (seen.facts.made_at, _at_first(seen))
@@ -143,7 +143,7 @@ def measure(before: tuple[float, Seen] | None, after: tuple[float, Seen], *, has
         state = "between epochs"
     else:
         state = "trains" if has_turn else "pauses"
-    row = Row(
+    row = LoaderRow(
         seen=seen,
         samples_per_s=(seen.samples - old.samples) / span_s,
         batches_per_s=batches / span_s,

@@ -77,7 +77,7 @@ def between(before: Sample, after: Sample) -> Load:
     return Load(cores, idle, own, others, stolen, seconds)
 
 
-class Watch:
+class CoreWatch:
     """Looks at the cores now, and again when asked."""
 
     def __init__(self, root: int | None = None) -> None:

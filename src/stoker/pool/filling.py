@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from stoker.batch import Layout, NoLayout, build, lay_out, pack, unpack
-from stoker.memory import Bytes
+from stoker.memory import ByteArray
 from stoker.pool.work import Pickled
 from stoker.slots.outbox import Outbox
 from stoker.tensor.leaves import TensorLeaves, TensorReducer, leaf_over
@@ -29,6 +29,6 @@ def fill(batch: Any, outbox: Outbox, reducers: Reducers = one_reader) -> tuple[L
         return None, pack(batch, reducers(), outbox)
 
 
-def read(layout: Layout, pickled: Pickled | None, memory: Bytes) -> Any:
+def read(layout: Layout, pickled: Pickled | None, memory: ByteArray) -> Any:
     """The batch in a slot. Its tensors lie over `memory` and keep it alive."""
     return build(layout, leaf_over(memory)) if pickled is None else unpack(*pickled, memory)

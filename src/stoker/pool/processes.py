@@ -16,7 +16,7 @@ from stoker.tensor.caching import Caching
 from stoker.tensor.pinned import pins_for
 
 
-class Slots:
+class LoaderSlots:
     """The slots of a loader. They outlive its pools, so that the next pool finds their pages in place."""
 
     def __init__(self, loader: Any, spares: list[Inbox]) -> None:
@@ -47,7 +47,7 @@ def _take_spare(spares: list[Inbox], workers: int, prefetch: int, pins: Pins | N
 class LinePool:
     """Worker processes over lines."""
 
-    def __init__(self, duty: Duty, caching: Caching, context: Any, slots: Slots, *, pins: bool) -> None:
+    def __init__(self, duty: Duty, caching: Caching, context: Any, slots: LoaderSlots, *, pins: bool) -> None:
         self._slots = slots
         inbox = slots.inbox
         opener = Opener(inbox, pins=pins)

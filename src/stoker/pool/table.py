@@ -22,7 +22,7 @@ from stoker.group.answers import Draw, Task
 from stoker.group.records import NOWHERE, Point
 from stoker.group.staging import StagedArea, Staging
 from stoker.internals.names import ExceptionWrapper
-from stoker.memory import Bytes
+from stoker.memory import ByteArray
 from stoker.meter import now
 from stoker.pool.filling import fill, read
 from stoker.pool.serving import Result
@@ -35,7 +35,7 @@ from stoker.tensor.seeding import generators_restored
 _TAIL = 8
 _KEPT_ORDERS = 2
 
-Batch = tuple[int, int, Any]
+OrderedBatch = tuple[int, int, Any]
 """Where its positions begin, how far they are apart, and its indices."""
 
 
@@ -46,15 +46,15 @@ class Samples(list[Any]):
 class Orders:
     """The batches of a group's epochs, as far as this process needed them."""
 
-    def __init__(self, at: Callable[[int], Sequence[Batch]]) -> None:
+    def __init__(self, at: Callable[[int], Sequence[OrderedBatch]]) -> None:
         self._at = at
         """The batches of an epoch, as this process finds them."""
-        self._known: dict[int, Sequence[Batch]] = {}
+        self._known: dict[int, Sequence[OrderedBatch]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
 
-    def agree(self, epoch: int, staging: Staging) -> Sequence[Batch]:
+    def agree(self, epoch: int, staging: Staging) -> Sequence[OrderedBatch]:
         """The batches of an epoch. Raises if the jobs do not agree on them."""
         if epoch in self._known:
             return self._known[epoch]
@@ -203,7 +203,7 @@ class Staged(NamedTuple):
 
     made: Made
     failure: Portable | None
-    content: Bytes
+    content: ByteArray
 
     def open(self) -> Any:
         """The batch, over its content, which it keeps alive."""
@@ -212,14 +212,14 @@ class Staged(NamedTuple):
         return read(self.made.layout, self.made.pickled, self.content)
 
 
-def staged(content: Bytes) -> Staged:
+def staged(content: ByteArray) -> Staged:
     """Read the tail of a staged batch."""
     length = int.from_bytes(content[-_TAIL:].tobytes(), "little")
     made, failure = marshal.loads(content[-_TAIL - length : -_TAIL].tobytes())
     return Staged(Made(*made), failure, content)
 
 
-def _tail(made: Made, failure: Portable | None = None) -> Bytes:
+def _tail(made: Made, failure: Portable | None = None) -> ByteArray:
     content = marshal.dumps((tuple(made), failure))
     return np.frombuffer(content + len(content).to_bytes(_TAIL, "little"), np.uint8)
 
@@ -242,7 +242,7 @@ def raise_portable(failure: Portable) -> None:
     wrapper.reraise()
 
 
-def _digest(order: Sequence[Batch]) -> str:
+def _digest(order: Sequence[OrderedBatch]) -> str:
     ids = getattr(order, "ids", None)
     if ids is not None:
         return hashlib.blake2b(ids, digest_size=8).hexdigest()

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from stoker.batch import Layout, Piece
-from stoker.cache.steering import Decision
+from stoker.batch import Layout, Span
+from stoker.cache.steering import KeptAndForgotten
 from stoker.meter import Counts
 from stoker.order import Ids
 from stoker.slots.messages import Plain, is_plain
@@ -17,7 +17,7 @@ from stoker.slots.messages import Plain, is_plain
 NOT_COMMON = -1
 """Stands for a slot where a batch that several workers prepare has none in common."""
 
-Pickled = tuple[bytes | Piece, tuple[Piece, ...]]
+Pickled = tuple[bytes | Span, tuple[Span, ...]]
 
 
 class Part(NamedTuple):
@@ -39,7 +39,7 @@ class Work(NamedTuple):
     ids: Sequence[Any] | Ids | bytes
     """Indices of the dataset; as bytes where all are plain numbers, because that is faster to send."""
     part: Part | None = None
-    decision: Decision | None = None
+    decision: KeptAndForgotten | None = None
     """What a cache keeps and forgets, if a policy decides ahead."""
 
     @property

@@ -168,7 +168,7 @@ class Opener:
         return self._open((row, number), length, used, made)
 
     def drop(self, made: Made) -> None:
-        """Free the slot of a batch that nobody will open. A common slot is freed by its course."""
+        """Free the slot of a batch that nobody will open. A common slot is freed by the epoch that it belongs to."""
         if made.place is not None and not made.is_part:
             self.inbox.free(made.place[:2])
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stoker.live.doing import STOPPED
 from stoker.live.groups import GroupView
 from stoker.live.hints import behind
-from stoker.live.row import Row
+from stoker.live.row import LoaderRow
 
 NOBODY = "no loaders: they are shown once iterated, in scripts that run under `stoker run` or use stoker.DataLoader"
 _HINT_LINES = 2
@@ -53,7 +53,7 @@ _COLUMNS = (
 )
 
 
-def table(rows: Sequence[Row], style: Style) -> list[str]:
+def table(rows: Sequence[LoaderRow], style: Style) -> list[str]:
     """The lines. A hint stands below its row; if not all fit, those that are stalled come first. Groups stand below all."""
     if not rows:
         return [clip(NOBODY, style.width)]
@@ -64,7 +64,7 @@ def table(rows: Sequence[Row], style: Style) -> list[str]:
     return [*_loaders(rows, style, style.height - len(below)), *below]
 
 
-def _loaders(rows: Sequence[Row], style: Style, height: int | None) -> list[str]:
+def _loaders(rows: Sequence[LoaderRow], style: Style, height: int | None) -> list[str]:
     cells = [_cells(row) for row in rows]
     columns: tuple[_Column, ...] = _COLUMNS
     if any(row.seen.facts.group for row in rows):
@@ -111,7 +111,7 @@ def _lay_out(known: Sequence[_Column], width: int, unknown: set[str], longest: i
     return _Layout(columns, max(1, min(room - spark_width - 2, _MOST_NAME)), spark_width)
 
 
-def _block(row: Row, layout: _Layout, style: Style) -> list[str]:
+def _block(row: LoaderRow, layout: _Layout, style: Style) -> list[str]:
     cells = _cells(row)
     shows_rank = any(column.title == "RANK" for column in layout.columns)
     rank = "" if shows_rank or row.seen.facts.rank is None else f"{row.seen.facts.rank}:"
@@ -142,7 +142,7 @@ _GROUP_COLUMNS = (
 )
 
 
-def _groups(rows: Sequence[Row], style: Style) -> list[str]:
+def _groups(rows: Sequence[LoaderRow], style: Style) -> list[str]:
     """The groups that these are in: a line for each, and one on who is last."""
     found = {row.seen.facts.key: (row.group, row.seen.facts.dataset) for row in rows if row.group is not None}
     if not found:
@@ -188,13 +188,13 @@ def size(count: int) -> str:
     return f"{count / unit:.3g}{name}" if count < 1000 * unit else f"{count / unit:.0f}{name}"
 
 
-def _name(row: Row) -> str:
+def _name(row: LoaderRow) -> str:
     facts = row.seen.facts
     script = facts.script if facts.script.startswith("-") else os.path.basename(facts.script)
     return f"{script or '?'} {facts.dataset}".rstrip()
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: LoaderRow) -> dict[str, str]:
     seen = row.seen
     epoch = "-" if seen.epoch < 0 else str(seen.epoch)
     if seen.epoch_length and seen.epoch >= 0:

@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Callable
 
-from stoker.measure.busy import Watch
+from stoker.measure.busy import CoreWatch
 from stoker.run.measured import Measured
-from stoker.run.ranks import Ranks
+from stoker.run.ranks import AnalysedRanks
 
 
 class Agenda:
@@ -26,7 +26,7 @@ class Agenda:
         save: Callable[[], None],
     ) -> None:
         self.found = found
-        self.ranks = Ranks()
+        self.ranks = AnalysedRanks()
         self.iterations, self.phase_s, self.deadline = iterations, phase_s, deadline
         self.save = save
         """Called after every change of `found`."""
@@ -36,7 +36,7 @@ class Agenda:
         """About how long all that is to come will take."""
         self._began = time.perf_counter()
         self._tell = tell
-        self._watch = Watch(os.getppid() if self.ranks.world > 1 else None)  # ranks are not others
+        self._watch = CoreWatch(os.getppid() if self.ranks.world > 1 else None)  # ranks are not others
 
     def has_time_for(self, step: str, reserved: float = 0.0) -> bool:
         """Whether to do a step now. A part of all time may be reserved for what comes later."""

@@ -13,7 +13,7 @@ VALIDATING_S = 60.0
 
 
 @dataclass(slots=True)
-class _Loader:
+class _Followed:
     shuffles: bool
     length: float
     first_at: float = -1.0
@@ -29,7 +29,7 @@ class Choice:
         self.chosen: int | None = None
         self._wanted = wanted
         self._by_time = by_time
-        self._loaders: list[_Loader] = []
+        self._loaders: list[_Followed] = []
         self._last: int | None = None
 
     def __len__(self) -> int:
@@ -38,7 +38,7 @@ class Choice:
     def used(self, loader: int, *, shuffles: bool, length: float) -> None:
         """A loader is iterated."""
         if loader == len(self._loaders):
-            self._loaders.append(_Loader(shuffles, length))
+            self._loaders.append(_Followed(shuffles, length))
         if self._wanted == loader + 1:
             self.chosen = loader
 
@@ -76,7 +76,7 @@ class Choice:
         known = self._loaders[loader]
         return known.goes_back, known.learns, known.shuffles, known.length, -loader
 
-    def _is_clear(self, loader: int, known: _Loader, now: float) -> bool:
+    def _is_clear(self, loader: int, known: _Followed, now: float) -> bool:
         passed_s = now - known.first_at if self._by_time else 0.0
         if not known.learns:
             return passed_s >= VALIDATING_S and loader == self.best_guess()

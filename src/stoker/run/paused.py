@@ -12,7 +12,7 @@ from stoker.measure import files
 from stoker.run.agenda import Agenda
 from stoker.run.preparing import Preparing
 from stoker.run.reading import Reading
-from stoker.run.subject import Ids, Subject
+from stoker.run.subject import SampleIds, Subject
 
 _MOST_SAMPLES = 20_000
 _IN_MEMORY = 0.99
@@ -64,7 +64,7 @@ class Paused:
         elif storage.is_files:
             files.warm(paths)
 
-    def _describe(self, ids: Ids) -> None:
+    def _describe(self, ids: SampleIds) -> None:
         """Describe the dataset's size, from these samples or from all."""
         found, storage = self._found, self._subject.storage
         found.samples = self._subject.length
@@ -76,7 +76,7 @@ class Paused:
                 found.bytes = round(storage.bytes(known) / len(known) * found.samples)
                 found.bytes_known = len(known) == found.samples
 
-    def _make_warm(self, ids: Ids, paths: list[str]) -> None:
+    def _make_warm(self, ids: SampleIds, paths: list[str]) -> None:
         """Have all samples in memory: the kernel's, or a cache of ours for a source that the kernel keeps nothing of."""
         storage = self._subject.storage
         if storage.is_files:

@@ -7,7 +7,7 @@ from stoker.decide.limit import limit_of, stalls_of
 from stoker.decide.model import Share, predict, seen_together
 from stoker.decide.whatif import advise
 from stoker.measure.series import Series
-from stoker.profile import Confidence, Dataset, Host, Profile, Rates, Speed
+from stoker.profile import Confidence, DatasetSize, Host, Profile, Rates, Speed
 from stoker.run.measured import Measured
 
 _CHANCE = 1.25
@@ -54,7 +54,7 @@ def profile_of(found: Measured, script: str) -> Profile:
     profile = Profile(
         stoker=stoker.__version__,
         host=Host(found.cores, found.memory_bytes, found.device, found.room_bytes, found.others),
-        dataset=Dataset(found.samples, found.bytes, found.bytes_known),
+        dataset=DatasetSize(found.samples, found.bytes, found.bytes_known),
         batch_size=max(1, found.batch),
         workers=workers,
         rates=rates,

@@ -6,7 +6,7 @@ import torch.distributed
 from stoker.internals.ranks import rank_and_world, words_apart
 
 
-class Ranks:
+class AnalysedRanks:
     """All ranks of the script's process group. Every rank must ask the same questions in the same order."""
 
     def __init__(self) -> None:

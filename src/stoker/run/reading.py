@@ -13,7 +13,7 @@ from collections.abc import Callable
 from stoker.measure import files
 from stoker.measure.series import FEWEST, Series, stretches
 from stoker.run.agenda import Agenda
-from stoker.run.subject import Ids, Subject
+from stoker.run.subject import SampleIds, Subject
 
 _ENOUGH = 0.02
 _REST = 1.5
@@ -29,7 +29,7 @@ class Reading:
         self._subject, self._agenda = subject, agenda
         self._found, self._ranks, self._phase_s = agenda.found, agenda.ranks, agenda.phase_s
 
-    def measure(self, ids: Ids, paths: list[str]) -> None:
+    def measure(self, ids: SampleIds, paths: list[str]) -> None:
         """Measure everything, over samples that can be made cold by dropping these files from memory."""
         found, workers = self._found, max(1, self._subject.workers)
         ids = random.Random(0).sample(ids, len(ids))
@@ -46,7 +46,7 @@ class Reading:
         cached = self._subject.cached_readers(ids)
         found.cache = statistics.median(files.read_rate(cached, 1, 0.3) for _ in range(3)) * workers
 
-    def measure_spread(self, ids: Ids, pause_s: float = 0.0) -> float:
+    def measure_spread(self, ids: SampleIds, pause_s: float = 0.0) -> float:
         """How much the times of single samples differ, reading included, with a rest before each of them."""
         times: list[float] = []
         began = time.perf_counter()

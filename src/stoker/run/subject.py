@@ -32,7 +32,7 @@ _INNER = ("batch_sampler", "sampler", "base_sampler")
 """Where samplers keep the one that they are put round."""
 _NESTED = 8
 
-Ids = list[int]
+SampleIds = list[int]
 
 
 class Subject:
@@ -49,7 +49,7 @@ class Subject:
         self._draws: bool | None = None
         self.first: Any = None
         """What the dataset is asked for first: a sample, or a whole batch."""
-        self._some: Ids = []
+        self._some: SampleIds = []
         self._cached_dataset: Any = None
         self._cache: Cache | None = None
 
@@ -68,7 +68,7 @@ class Subject:
         self._some = sorted({number for batch in found for number in self.samples(batch) if isinstance(number, int)})
         return found
 
-    def samples(self, batch: Any) -> Ids:
+    def samples(self, batch: Any) -> SampleIds:
         """The indices in a batch; a sampler may also give whole batches to a loader that does not collate."""
         return list(batch) if is_batched(self.loader) or isinstance(batch, list | tuple) else [batch]
 
@@ -104,7 +104,7 @@ class Subject:
         )
         return clone._iterate()
 
-    def keep(self, ids: Ids) -> None:
+    def keep(self, ids: SampleIds) -> None:
         """Put samples into a cache of ours. For a source whose bytes the kernel does not cache."""
         size = int(1.1 * self.storage.bytes(ids)) + (1 << 20)
         self._cache = Cache("an analysis", size, is_private=True)
@@ -117,7 +117,7 @@ class Subject:
         if self._cache is not None:
             self._cache.close()
 
-    def cached_readers(self, ids: Ids) -> list[Callable[[], object]]:
+    def cached_readers(self, ids: SampleIds) -> list[Callable[[], object]]:
         """What reads each sample from where it is cached."""
         dataset = self._cached_dataset
         if dataset is None:
@@ -170,7 +170,7 @@ class _Storage:
         self.why = why
         self.source = source
 
-    def paths(self, ids: Ids) -> list[list[str]]:
+    def paths(self, ids: SampleIds) -> list[list[str]]:
         """The files of each sample."""
         return [[] for _ in ids]
 
@@ -189,12 +189,12 @@ class _Storage:
         """Whether the files of all samples are known without making any."""
         return False
 
-    def readers(self, ids: Ids) -> list[Callable[[], object]]:
+    def readers(self, ids: SampleIds) -> list[Callable[[], object]]:
         """What reads each sample, and does nothing else."""
         source = self.source
         return [lambda number=number: source.read([number]) for number in ids]  # type: ignore[misc]
 
-    def bytes(self, ids: Ids) -> int:
+    def bytes(self, ids: SampleIds) -> int:
         """The bytes of some samples."""
         return sum(self.source.sizes(ids)) if self.source is not None else 0
 
@@ -204,7 +204,7 @@ class _InFiles(_Storage):
         super().__init__()
         self._find = find
 
-    def paths(self, ids: Ids) -> list[list[str]]:
+    def paths(self, ids: SampleIds) -> list[list[str]]:
         return [self._find(number) for number in ids]
 
     @property
@@ -215,14 +215,14 @@ class _InFiles(_Storage):
     def is_listed(self) -> bool:
         return not isinstance(self._find, _Recorded)
 
-    def readers(self, ids: Ids) -> list[Callable[[], object]]:
+    def readers(self, ids: SampleIds) -> list[Callable[[], object]]:
         return [files.reader_of(paths) for paths in self.paths(ids)]
 
-    def bytes(self, ids: Ids) -> int:
+    def bytes(self, ids: SampleIds) -> int:
         return files.sizes(path for paths in self.paths(ids) for path in paths)
 
 
-def _storage_of(dataset: Any, some: Ids) -> _Storage:
+def _storage_of(dataset: Any, some: SampleIds) -> _Storage:
     """What the samples lie in, found out by reading some of those that the loader gives."""
     ours = of_stoker(dataset)
     if isinstance(ours, Dataset) and ours is dataset:

@@ -32,7 +32,7 @@ SMALLEST_SLOT = 1 << 16
 _STRIDE = 1 << 38
 """Address space of a slot: more than any batch, and free until touched."""
 
-Place = tuple[int, int]
+SlotPlace = tuple[int, int]
 """A row, which is a worker's or the common one, and the number of a slot in it."""
 
 
@@ -61,12 +61,12 @@ class Area:
         """The number of the common row."""
         return self.workers
 
-    def offset(self, place: Place) -> int:
+    def offset(self, place: SlotPlace) -> int:
         """Where in the memory a slot begins."""
         worker, slot = place
         return self._head_bytes + (worker * self.slots + slot) * self.stride
 
-    def discard(self, place: Place) -> None:
+    def discard(self, place: SlotPlace) -> None:
         """Give the memory of a slot back."""
         self.memory.discard(self.offset(place), self.stride)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from stoker.host import forks
-from stoker.memory import PAGE, Bytes, Mapping
-from stoker.slots.area import Area, Head, Lease, Place, lease_of
+from stoker.memory import PAGE, ByteArray, Mapping
+from stoker.slots.area import Area, Head, Lease, SlotPlace, lease_of
 
 COPIED_BELOW_BYTES = 16 << 10
 """Copying so little costs less than lending it."""
@@ -24,13 +24,13 @@ class _Loan(weakref.ref[Lease]):
 
     __slots__ = ("mapping", "place", "used")
     mapping: Mapping
-    place: Place
+    place: SlotPlace
     used: int
 
     def __new__(cls, lease: Lease, ended: Callable[["_Loan"], None], *_: object) -> Self:
         return super().__new__(cls, lease, ended)
 
-    def __init__(self, lease: Lease, ended: Callable[["_Loan"], None], place: Place, used: int) -> None:
+    def __init__(self, lease: Lease, ended: Callable[["_Loan"], None], place: SlotPlace, used: int) -> None:
         super().__init__(lease, ended)  # type: ignore[call-arg]
         self.mapping = lease.mapping
         self.place = place
@@ -68,12 +68,12 @@ class Inbox:
     def __init__(self, area: Area, pins: Pins | None = None) -> None:
         self.area = area
         self.pins = pins
-        self._locked: dict[Place, tuple[Mapping, int]] = {}
-        self._returned: deque[Place] = deque()
-        self._marked: deque[tuple[Any, list[Place]]] = deque()
+        self._locked: dict[SlotPlace, tuple[Mapping, int]] = {}
+        self._returned: deque[SlotPlace] = deque()
+        self._marked: deque[tuple[Any, list[SlotPlace]]] = deque()
         self._head = Head(area)
         self._turns = self._head.turns
-        self._mappings: dict[Place, Mapping] = {}
+        self._mappings: dict[SlotPlace, Mapping] = {}
         self._loans: dict[int, _Loan] = {}  # by identity: only the caller that takes a loan out of here ends it
         self._closed = False
         self._getpid = os.getpid
@@ -103,11 +103,11 @@ class Inbox:
         """Take back a slot that nobody will open. No worker may be writing to it any more."""
         self.free((self.area.common, number))
 
-    def free(self, place: Place) -> None:
+    def free(self, place: SlotPlace) -> None:
         """Take back an announced slot that nobody will open."""
         self._turns[place] = 0
 
-    def open(self, place: Place, length: int, used: int) -> tuple[Bytes, bool]:
+    def open(self, place: SlotPlace, length: int, used: int) -> tuple[ByteArray, bool]:
         """The bytes of an announced slot, and whether they are page-locked."""
         if self.pins is not None:
             self._look_after_returned(self.pins)
@@ -118,7 +118,7 @@ class Inbox:
                 self._mappings[place] = mapping
         kept = self.area.lendable if self.pins is None else self.area.usual
         if used < COPIED_BELOW_BYTES or place[1] >= kept:
-            copy: Bytes = mapping.view()[:used].copy()
+            copy: ByteArray = mapping.view()[:used].copy()
             self._turns[place] = 0
             return copy, False
         if self.pins is not None:
@@ -128,7 +128,7 @@ class Inbox:
         self._loans[id(loan)] = loan
         return lease, self.pins is not None
 
-    def _lock(self, pins: Pins, place: Place, mapping: Mapping, used: int) -> None:
+    def _lock(self, pins: Pins, place: SlotPlace, mapping: Mapping, used: int) -> None:
         """Lock the pages of a slot, once, and again when it has grown."""
         before, length = self._locked.get(place, (mapping, 0))
         if before is mapping and length >= used:
@@ -157,14 +157,14 @@ class Inbox:
             else:
                 self._returned.append(loan.place)
 
-    def _free(self, place: Place) -> None:
+    def _free(self, place: SlotPlace) -> None:
         self._turns[place] = 0
         if self._closed:  # another thread may have ended this loan just now
             self.area.discard(place)
             if not self._loans:
                 self.area.memory.close()
 
-    def _lent_places(self) -> list[Place]:
+    def _lent_places(self) -> list[SlotPlace]:
         return [loan.place for loan in list(self._loans.values())]
 
     def make_private(self) -> None:

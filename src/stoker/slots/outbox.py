@@ -8,7 +8,7 @@ import numpy as np
 
 from stoker.errors import ResourceError
 from stoker.host.headroom import headroom_bytes
-from stoker.memory import Bytes, Mapping
+from stoker.memory import ByteArray, Mapping
 from stoker.slots.area import SMALLEST_SLOT, Area, Head, Lease, lease_of
 
 ALIGNMENT = 64
@@ -85,7 +85,7 @@ class Outbox:
         self._current = slot
         self._claimed_by = threading.get_ident()
 
-    def room(self, length: int, written: tuple[int, int] | None = None) -> tuple[int, Bytes]:
+    def room(self, length: int, written: tuple[int, int] | None = None) -> tuple[int, ByteArray]:
         """The next `length` bytes of the claimed slot, and their offset. In a common slot only `written` bytes are ours."""
         slot = self._current
         assert slot is not None and slot.lease is not None
@@ -134,7 +134,7 @@ class Outbox:
         assert self._current is not None
         return self._current.used
 
-    def content(self) -> Bytes:
+    def content(self) -> ByteArray:
         """All that is given out of the claimed slot."""
         slot = self._current
         assert slot is not None and slot.lease is not None

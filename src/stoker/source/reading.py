@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 from stoker.errors import SampleNotFound, SourceError
+from stoker.memory import Bytes
 
-Bytes = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 RETRY_AFTER_S = (0.05, 0.2, 0.8)

@@ -14,8 +14,9 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from stoker.errors import ConfigError
+from stoker.memory import Bytes
 from stoker.source.process import PerProcess
-from stoker.source.reading import Bytes, Named, Source, checked
+from stoker.source.reading import Named, Source, checked
 from stoker.units import parse_rate
 
 _BURST_S = 0.05

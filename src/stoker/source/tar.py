@@ -19,10 +19,11 @@ from functools import lru_cache, partial
 import numpy as np
 
 from stoker.errors import ConfigError, SourceError
+from stoker.memory import Bytes
 from stoker.source.files import drop_from_page_cache, file_version, read_ahead, read_range
 from stoker.source.paths import PathLike, common_folder
 from stoker.source.process import Descriptors, PerProcess
-from stoker.source.reading import Bytes, checked, retried
+from stoker.source.reading import checked, retried
 from stoker.source.tar_index import BLOCK, Numbers, ShardIndex, Stamp, index_of, split_name
 
 _EXPECTED_BYTES = 64 << 20

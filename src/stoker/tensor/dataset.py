@@ -20,13 +20,14 @@ import torch
 import torch.utils.data
 
 from stoker.cache import intercept
-from stoker.cache.cached import Advice, Cache, read_plainly
-from stoker.cache.steering import Decision
+from stoker.cache.cached import Cache, Ruling, read_plainly
+from stoker.cache.steering import KeptAndForgotten
 from stoker.cache.store import KEY_BYTES
 from stoker.errors import ConfigError
+from stoker.memory import Bytes
 from stoker.meter import Tally
 from stoker.source.opening import open_source
-from stoker.source.reading import Bytes, Foresighted, Named, Releasing, Source
+from stoker.source.reading import Foresighted, Named, Releasing, Source
 from stoker.units import parse_bytes
 
 Prep = Callable[[memoryview, int, np.random.Generator], Any]
@@ -113,14 +114,14 @@ class Dataset(torch.utils.data.Dataset[Any]):
             return read_plainly(wanted, len(ids), self._tally)
         return cache.fetch(wanted, self._advice_on(ids))
 
-    def _advice_on(self, ids: Sequence[int]) -> Advice | None:
+    def _advice_on(self, ids: Sequence[int]) -> Ruling | None:
         decided = getattr(_decided, "latest", None)
         if decided is None:
             return None
         kept, evicted = decided
         _decided.latest = kept, ()  # those are forgotten once
         positions = {position for position, number in enumerate(ids) if number in kept}
-        return Advice(positions, [_key(self._names, number) for number in evicted])
+        return Ruling(positions, [_key(self._names, number) for number in evicted])
 
     def expect(self, ids: Sequence[int]) -> None:
         """Begin to read samples that will be fetched soon, unless the cache has them."""
@@ -154,7 +155,7 @@ _decided = threading.local()
 
 
 @contextlib.contextmanager
-def advised(decision: Decision | None) -> Iterator[None]:
+def advised(decision: KeptAndForgotten | None) -> Iterator[None]:
     """Within this, a policy's decision holds for what this thread fetches: which samples are kept, and which go instead."""
     if decision is None:
         yield

@@ -23,7 +23,7 @@ from torch.utils.data import default_collate
 from stoker.batch import NoLayout
 from stoker.internals.names import collate, collate_arrays, collate_floats, collate_ints, collate_tensors, collations
 from stoker.internals.tensors import storage_of
-from stoker.memory import Bytes, PrivateMemory
+from stoker.memory import ByteArray, PrivateMemory
 from stoker.slots.area import Area
 from stoker.slots.outbox import Outbox
 
@@ -244,7 +244,7 @@ class TensorLeaves:
         return offset, _DTYPE_CODE[tensor.dtype], *tensor.shape
 
 
-def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
+def leaf_over(slot: ByteArray) -> Callable[..., torch.Tensor]:
     """A function that makes tensors of a layout's leaves. They lie over `slot` and keep it alive."""
 
     def leaf(offset: int, code: int, *shape: int) -> torch.Tensor:
@@ -257,7 +257,7 @@ def leaf_over(slot: Bytes) -> Callable[..., torch.Tensor]:
     return leaf
 
 
-def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor:
+def tensor_over(content: ByteArray, dtype: torch.dtype, shape: Size) -> torch.Tensor:
     """A contiguous tensor that lies over `content` and keeps it alive."""
     as_numpy = _NUMPY_DTYPE.get(dtype)
     if as_numpy is not None:
@@ -267,7 +267,7 @@ def tensor_over(content: Bytes, dtype: torch.dtype, shape: Size) -> torch.Tensor
     return flat if len(shape) == 1 else flat.resize_(shape)
 
 
-def strided_tensor_over(content: Bytes, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:
+def strided_tensor_over(content: ByteArray, dtype: torch.dtype, shape: Size, stride: Size, offset: int) -> torch.Tensor:
     """A tensor of any layout that lies over `content` and keeps it alive."""
     return tensor_beside(torch.frombuffer(content, dtype=torch.uint8), dtype, shape, stride, offset)
 

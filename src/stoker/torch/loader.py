@@ -15,7 +15,7 @@ import torch.utils.data
 
 from stoker.feed.hooks import HOOKS
 from stoker.feed.options import Options, is_enabled, is_wanted
-from stoker.feed.progress import Itinerary, Progress, TorchItinerary
+from stoker.feed.progress import Progress, Route, TorchRoute
 from stoker.internals import expected
 from stoker.meter import LoaderStats, Meter
 from stoker.plan import Plan
@@ -151,10 +151,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             return GroupIter(self, self.here.member)
         if self._by_position or not is_enabled():
             return super().__iter__()
-        itinerary = TorchItinerary(self)
+        route = TorchRoute(self)
         resumed = self._progress.resumes
-        before = torch.get_rng_state() if resumed and itinerary.seeds_by_default else None
-        self._progress.begin(itinerary)
+        before = torch.get_rng_state() if resumed and route.seeds_by_default else None
+        self._progress.begin(route)
         seen, replays = self._progress.batches, HOOKS.replays and self.num_workers > 0
         if isinstance(self.dataset, torch.utils.data.IterableDataset):
             replays = True
@@ -202,23 +202,23 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the training loop, in JSON's terms. Batches that were prepared but not yet seen do not count."""
-        return self._progress.state(self._itinerary(), self.seed)
+        return self._progress.state(self._route(), self.seed)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state at the next `iter()`. A state of another dataset, order or version is refused."""
         if state.get("_num_yielded") and is_wanted() and expected.difference() is not None:
             expected.refuse("going on from the middle of an epoch", "or begin the epoch anew")
-        self._progress.load(state, self._itinerary(), self.seed)
+        self._progress.load(state, self._route(), self.seed)
         if self.group is not None and is_enabled():
             self.here.member.restore((state["epoch"], state["_num_yielded"]))
 
-    def _itinerary(self) -> Itinerary:
+    def _route(self) -> Route:
         if self._by_position:
-            from stoker.feed.course import recognise
+            from stoker.feed.route import recognise
 
             assert self.seed is not None
             return recognise(self, self.seed)
-        return TorchItinerary(self)
+        return TorchRoute(self)
 
     def stats(self) -> LoaderStats:
         """What this loader has done since it was made, over all its iterators."""

@@ -18,7 +18,7 @@ from stoker.run.restart.returning import Returning
 from stoker.run.restart.words import AGAIN, LINES, refuse
 
 
-class Decision(enum.Enum):
+class EpochFate(enum.Enum):
     """What happens to an epoch while the script is on its way."""
 
     GO_ON = "it goes on where it was"
@@ -45,20 +45,20 @@ class Comeback:
         """Look at modules that were imported since."""
         self._returning.put_names()
 
-    def decide(self, followed: Followed, frame: FrameType) -> Decision:
+    def decide(self, followed: Followed, frame: FrameType) -> EpochFate:
         """Decide on an epoch when its first batch is asked for."""
         self.look_around()
         record = self.position.loaders.get(followed.key)
         was_trained = record is not None and record.first is not None and record.first <= followed.number
         if was_trained and followed.key in self.position.trains and self._is_there(followed, frame):
-            return Decision.GO_ON
+            return EpochFate.GO_ON
         can_be_cut = is_one_loop(followed.begun_in, innermost(frame))  # else a loader that may have no end
         if was_trained and not can_be_cut:
             refuse(f"the script did not come to where its checkpoint was taken, and cannot be brought there\n{LINES}")
         if was_trained:
             self._is_passing = True
             self._guard.begin_passing()
-        return Decision.CUT if self._is_passing and can_be_cut else Decision.WHOLE
+        return EpochFate.CUT if self._is_passing and can_be_cut else EpochFate.WHOLE
 
     def updated(self, followed: Followed | None) -> None:
         """An update was made, after a batch of some epoch. Then that epoch is one that the checkpoint knows, and is cut."""

@@ -69,7 +69,7 @@ class Frameworks:
         from stoker.errors import ConfigError
         from stoker.torch.lightning import StokerCheckpoint
 
-        class Attached(StokerCheckpoint):
+        class AttachedToLightning(StokerCheckpoint):
             """Says what it has restored, and stands aside where it cannot save."""
 
             def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -85,13 +85,13 @@ class Frameworks:
                     self.teardown(trainer, pl_module, "fit")
 
         if not any(isinstance(callback, StokerCheckpoint) for callback in trainer.callbacks):
-            trainer.callbacks.insert(0, Attached(directory, **self._options))
+            trainer.callbacks.insert(0, AttachedToLightning(directory, **self._options))
 
     def _attach_to_transformers(self, trainer: Any, directory: Path) -> None:
         begun = self._begun
         from stoker.torch.transformers import StokerCheckpointCallback
 
-        class Attached(StokerCheckpointCallback):
+        class AttachedToTransformers(StokerCheckpointCallback):
             """Says what it has restored."""
 
             def on_train_begin(self, *arguments: Any, **named: Any) -> None:
@@ -100,4 +100,4 @@ class Frameworks:
                 begun(self.checkpointer.stats().last_step)
 
         if not any(isinstance(callback, StokerCheckpointCallback) for callback in trainer.callback_handler.callbacks):
-            trainer.add_callback(Attached(directory, trainer, **self._options))
+            trainer.add_callback(AttachedToTransformers(directory, trainer, **self._options))

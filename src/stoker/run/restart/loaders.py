@@ -29,7 +29,7 @@ ENDLESS = "the loader has no end, and its order is not drawn by a BatchSampler o
 def described_by(loader: Any) -> str:
     """What a loader goes over, and how."""
     try:
-        order = json.dumps(loader._itinerary().describe(), sort_keys=True)
+        order = json.dumps(loader._route().describe(), sort_keys=True)
     except Exception:  # a dataset that cannot tell its length, say
         order = ""
     names = [type(part).__name__ for part in (loader.dataset, loader.sampler, loader.batch_sampler)]

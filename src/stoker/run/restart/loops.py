@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from stoker.run.restart.source import Place, Written, loops_around, place_of
+from stoker.run.restart.source import CodePlace, Written, loops_around, place_of
 
 _OURS = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -29,7 +29,7 @@ class Call:
     module: str
     code: str
     """Its qualified name."""
-    place: Place
+    place: CodePlace
 
     def is_same(self, other: "Call", *, anywhere: bool = False) -> bool:
         """Whether it is the same function, and the same place in it."""
@@ -45,10 +45,10 @@ class Loop:
     """range, while, first (at its first value), or other"""
     module: str
     code: str
-    place: Place
+    place: CodePlace
     depth: int
     """How many of the script's functions are around its own."""
-    call: Place | None = None
+    call: CodePlace | None = None
     """Where `range` is called for it."""
     variable: str = ""
     value: int | None = None
@@ -122,7 +122,7 @@ class Surroundings:
         return all(calls) and all(loops)
 
 
-def same_place(one: Place, other: Place) -> bool:
+def same_place(one: CodePlace, other: CodePlace) -> bool:
     """Whether two places are the same. Columns are compared if both have one."""
     return one[0] == other[0] and (None in (one[1], other[1]) or one[1] == other[1])
 

@@ -21,7 +21,7 @@ class Parts:
     """All such objects that live. A script may make others later: a scheduler for its first epoch, models for folds."""
 
     def __init__(self) -> None:
-        self._numbered = {name: _Numbered(kinds) for name, kinds in _KINDS.items()}
+        self._numbered = {name: _MadeObjects(kinds) for name, kinds in _KINDS.items()}
         self._counts: dict[str, int] = {}
         self._decisive: list[int] = []
 
@@ -103,7 +103,7 @@ class _Loosely:
             part.load_state_dict(state)
 
 
-class _Numbered:
+class _MadeObjects:
     """The objects of one kind that the script has made, in order."""
 
     def __init__(self, kinds: tuple[type, ...]) -> None:

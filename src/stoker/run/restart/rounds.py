@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.utils.data import BatchSampler
 
-from stoker.feed.progress import TorchItinerary, generator_text, set_generator
+from stoker.feed.progress import TorchRoute, generator_text, set_generator
 
 _KEPT = 64
 """Rounds that are remembered: as many as can begin ahead of the training loop."""
@@ -25,8 +25,8 @@ class Rounds:
     """The rounds of one loader, since its iterator was made."""
 
     def __init__(self, loader: Any) -> None:
-        itinerary = TorchItinerary(loader)
-        self._generator, self._is_own = itinerary.generator, itinerary.has_own_generator
+        route = TorchRoute(loader)
+        self._generator, self._is_own = route.generator, route.has_own_generator
         self._drawn = 0
         self._starts: deque[Start] = deque(maxlen=_KEPT)
         self._planned: list[Start] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 
-Place = tuple[int, int | None]
+CodePlace = tuple[int, int | None]
 """A line, counted from the first line of the code it belongs to, and a column. None where python keeps no columns."""
 
 _PASSES_ON = frozenset({"list", "master_bar", "progress_bar", "tqdm", "tqdm_notebook", "track"})
@@ -24,11 +24,11 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 class Written:
     """A loop as it stands in the source."""
 
-    place: Place
+    place: CodePlace
     line: int
     """In its file."""
     node: ast.For | ast.AsyncFor | ast.While
-    call: Place | None
+    call: CodePlace | None
     """Where `range` or `trange` is called for it, if its variable takes the numbers of that range."""
 
     @property
@@ -42,7 +42,7 @@ class Written:
         return _counters(self.node) if isinstance(self.node, ast.While) else {}
 
 
-def place_of(code: CodeType, instruction: int) -> Place:
+def place_of(code: CodeType, instruction: int) -> CodePlace:
     """Where an instruction stands; `instruction` is a frame's `f_lasti`."""
     line, column = _positions(code)[instruction // 2]
     return (line or code.co_firstlineno) - code.co_firstlineno, column
@@ -93,7 +93,9 @@ def _tree(path: str) -> ast.Module | None:
         return None
 
 
-def _descend(body: Sequence[ast.stmt], at: Place) -> tuple[list[ast.For | ast.AsyncFor | ast.While], Sequence[ast.stmt]]:
+def _descend(
+    body: Sequence[ast.stmt], at: CodePlace
+) -> tuple[list[ast.For | ast.AsyncFor | ast.While], Sequence[ast.stmt]]:
     """The loops around a place, in the innermost function that holds it, and that function's body."""
     loops: list[ast.For | ast.AsyncFor | ast.While] = []
     scope = body
@@ -118,7 +120,7 @@ def _bodies(statement: ast.AST) -> Iterator[list[ast.stmt]]:
             yield part.body
 
 
-def _holds(block: Sequence[ast.stmt], at: Place) -> bool:
+def _holds(block: Sequence[ast.stmt], at: CodePlace) -> bool:
     first, last = block[0], block[-1]
     line, column = at
     if column is None:
@@ -150,7 +152,7 @@ def _assigned(block: Sequence[ast.stmt]) -> set[str]:
     }
 
 
-def _range_call(loop: ast.For | ast.AsyncFor | ast.While, scope: Sequence[ast.stmt], first: int) -> Place | None:
+def _range_call(loop: ast.For | ast.AsyncFor | ast.While, scope: Sequence[ast.stmt], first: int) -> CodePlace | None:
     if not isinstance(loop, ast.For):
         return None
     iterated: ast.expr = loop.iter

@@ -18,7 +18,7 @@ from stoker.errors import CheckpointError, StokerError
 from stoker.feed.hooks import HOOKS
 from stoker.host import ranks
 from stoker.run.ending import has_failed, was_interrupted, watch_interrupts
-from stoker.run.restart.comeback import Comeback, Decision
+from stoker.run.restart.comeback import Comeback, EpochFate
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.frameworks import Frameworks
 from stoker.run.restart.loaders import Loaders
@@ -189,10 +189,10 @@ class Watcher:
             self._go_on(followed)
             return
         decision = self._comeback.decide(followed, sys._getframe())
-        if decision is Decision.GO_ON:
+        if decision is EpochFate.GO_ON:
             self._come_back(followed, self._comeback)
         else:
-            followed.left = 1 if decision is Decision.CUT else None
+            followed.left = 1 if decision is EpochFate.CUT else None
             self._start(followed)
 
     def _come_back(self, followed: Followed, comeback: Comeback) -> None:

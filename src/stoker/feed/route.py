@@ -1,6 +1,6 @@
 """The way of one process through an epoch when the loader has a seed: which samples, at which positions, in which batches.
 
-A `Route` is recognised from the loader's samplers. A `Course` turns the route's batches into orders for workers, and
+A `Route` is recognised from the loader's samplers. `EpochWorks` turns the route's batches into orders for workers, and
 remembers each order until its batch has arrived.
 """
 
@@ -17,8 +17,8 @@ from stoker.cache.steering import Steering
 from stoker.errors import ConfigError
 from stoker.feed.progress import (
     Batch,
+    KnownRoute,
     Progress,
-    Route,
     counting_sampler,
     generator_text,
     index_sampler,
@@ -34,7 +34,7 @@ _SAMPLER = 1 << 61
 """Stands for a position where a sampler of the user draws: apart from those of all samples."""
 
 
-def recognise(loader: Any, seed: int) -> Route:
+def recognise(loader: Any, seed: int) -> KnownRoute:
     """Find the route that a loader's samplers describe."""
     sampler, batch_sampler = loader.sampler, loader.batch_sampler
     if batch_sampler is None or type(batch_sampler) is BatchSampler:
@@ -245,15 +245,15 @@ class Ordered(NamedTuple):
     """The slot that workers fill together, or NOT_COMMON."""
 
 
-class Course:
+class EpochWorks:
     """The works of one epoch, for workers to take in turn.
 
     The first batch, and those at the end that would leave workers without any, are ordered in parts, one for each worker.
     Where workers have no slot in common for them, the samples are collated when all have arrived.
     """
 
-    def __init__(self, itinerary: Route, progress: Progress, workers: int, *, split: bool) -> None:
-        self._itinerary = itinerary
+    def __init__(self, route: KnownRoute, progress: Progress, workers: int, *, split: bool) -> None:
+        self._route = route
         self._progress = progress
         self._workers = workers
         self._split = split and workers > 1
@@ -265,16 +265,16 @@ class Course:
         """Decides what a cache keeps, if that is not left to the cache."""
 
     def __len__(self) -> int:
-        raise TypeError("a course has no length")
+        raise TypeError("works of an epoch have no length")
 
     def __iter__(self) -> Iterator[Work]:
         """Start the epoch only when the first work is asked for: torch makes iterators that it does not use."""
         while self.ordered:  # of an epoch that was left early
             self.forget(self.ordered.popleft())
-        epoch, consumed = self._progress.begin(self._itinerary)
-        batches = self._itinerary.batches(epoch, consumed)
+        epoch, consumed = self._progress.begin(self._route)
+        batches = self._route.batches(epoch, consumed)
         if self.steering is not None:
-            self.steering.begin(epoch, consumed // self._itinerary.world)
+            self.steering.begin(epoch, consumed // self._route.world)
         yield from self._works(epoch, batches)
 
     def forget(self, batch: Ordered) -> None:
@@ -301,7 +301,7 @@ class Course:
         parts = min(self._workers, len(ids) // 2) if split and self._split else 1
         common = self.claim_common() if parts > 1 else NOT_COMMON
         whole = Work(epoch, first, step, ids)
-        self.ordered.append(Ordered(whole, max(1, parts), len(ids) * self._itinerary.world, common))
+        self.ordered.append(Ordered(whole, max(1, parts), len(ids) * self._route.world, common))
         if parts <= 1:
             yield whole if self.steering is None else whole._replace(decision=self.steering.decide(listed(ids)))
             return
