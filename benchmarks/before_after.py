@@ -3,8 +3,8 @@
     git worktree add ../before COMMIT
     python benchmarks/before_after.py ../before throughput seeded threads
 
-Each benchmark compares contenders within itself; what is compared here is the median of their ratios. Both checkouts run
-with this Python, so it needs the packages of both.
+What is compared is the median rate of our loader, or where a benchmark tells none, the median of its ratios. Both checkouts
+run with this Python, so it needs the packages of both.
 """
 
 import argparse
@@ -15,19 +15,27 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import harness
 
 HERE = Path(__file__).resolve().parent.parent
 
 
-def ratios(checkout: Path, question: str, rounds: int) -> dict[str, float]:
-    """The ratio of each line that a benchmark prints in a checkout."""
+def figures(checkout: Path, question: str, rounds: int) -> dict[str, float]:
+    """The figure of each line that a benchmark prints in a checkout."""
     environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
     command = [sys.executable, "-W", "ignore", f"benchmarks/{question}.py", "--rounds", str(rounds)]
     done = subprocess.run(command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    return {line["question"]: line["ratio"] for line in lines if "ratio" in line}
+    return {line["question"]: figure_of(line) for line in lines if "ratio" in line}
+
+
+def figure_of(line: dict[str, Any]) -> float:
+    """The rate of our loader (its threads, where kinds of workers are compared). Other contenders only add their noise."""
+    rates = line.get("samples_per_s")
+    rates = rates if isinstance(rates, dict) else {}
+    return float(rates.get("stoker", rates.get("threads", line["ratio"])))
 
 
 def main() -> None:
@@ -43,8 +51,8 @@ def main() -> None:
         found: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"before": [], "after": []})
         for turn in range(options.turns):
             for name in sorted(checkouts, reverse=bool(turn % 2)):
-                for line, ratio in ratios(checkouts[name], question, options.rounds).items():
-                    found[line][name].append(ratio)
+                for line, figure in figures(checkouts[name], question, options.rounds).items():
+                    found[line][name].append(figure)
         for line, values in found.items():
             before, after = (statistics.median(values[name]) for name in ("before", "after"))
             harness.report(f"{question}: {line}", ratio=after / before, before=before, after=after)
