@@ -66,6 +66,21 @@ def test_a_queue_hides_a_batch_that_takes_long() -> None:
     assert (hidden.imbalanced, hidden.gpu_busy) == (0.0, pytest.approx(1.0))
 
 
+def test_two_ranks_with_a_worker_each_of_which_one_has_dear_samples() -> None:
+    parts = 16  # of a worker's time
+    whole = SampleTime({count: parts / count for count in range(1, 2 * parts + 1)})
+    cluster = two_gpus(
+        train_s=0.1, workers=2 * parts, loading=Loading(alone(whole), alone(whole)), prepare=None, costs=(4.0, 1.0)
+    )
+    nothing = sources([[0, 0]] * 20)
+    each = play(cluster, replace(ONE_EACH, readers=parts), nothing, after=1)
+    shared = play(cluster, MOVING, nothing, after=1)
+    assert each.epoch_s / shared.epoch_s == pytest.approx(1.6, rel=0.03)
+    assert each.imbalanced == 1.0
+    with pytest.raises(ConfigError, match="1 costs for 2 GPUs"):
+        two_gpus(costs=(1.0,))
+
+
 def test_the_caches_of_all_hosts_are_those_of_the_replay() -> None:
     cluster = two_gpus(hosts=4, samples=512, cached=150)
     for policy in ("lru", "keep-first", "by-frequency", "reuse-distance"):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from stoker.cache.replay import SimulatedCache, far_enough, taken
 from stoker.decide.loading import Loading, Needs, SampleTime
-from stoker.decide.threads import Queue, divide
+from stoker.decide.threads import Queue, assign, divide
 from stoker.errors import ConfigError
 from stoker.order import Drawn
 
@@ -43,15 +43,19 @@ class Cluster:
     """For reading and preparing, in each host."""
     loading: Loading
     """What the workers of one GPU's queue read."""
-    prepare: SampleTime
-    """What those who prepare for all GPUs of a host do."""
+    prepare: SampleTime | None
+    """What those who prepare for all GPUs of a host do. None: who loads a batch prepares it, and `loading` is both."""
     sample_bytes: float = 0.0
     ahead: int = 2
     """Places in the queue of a GPU, in batches."""
+    costs: tuple[float, ...] = ()
+    """How many times as long it takes to load for each GPU of a host; all are alike if there are none."""
 
     def __post_init__(self) -> None:
         if self.iterations < 1:
             raise ConfigError(f"{self.samples} samples are not one batch of {self.batch} for each of {self.world} GPUs")
+        if self.costs and len(self.costs) != self.gpus:
+            raise ConfigError(f"{len(self.costs)} costs for {self.gpus} GPUs of a host")
 
     @property
     def world(self) -> int:
@@ -168,15 +172,17 @@ def _times(
     load_s, prepare_s = np.zeros(here.shape), np.zeros(here.shape)
     for host in range(cluster.hosts):
         tables = [
-            cluster.loading.seconds(
+            cost
+            * cluster.loading.seconds(
                 Needs(int(mine), int(theirs), cluster.batch - int(mine) - int(theirs), cluster.sample_bytes),
                 cluster.workers,
             )
-            for mine, theirs in zip(here[host], peer[host], strict=True)
+            for mine, theirs, cost in zip(here[host], peer[host], cluster.costs or [1.0] * cluster.gpus, strict=True)
         ]
         readers, preparers = _workers(cluster, contender, [Queue(table) for table in tables])
         load_s[host] = [table[count] for table, count in zip(tables, readers, strict=True)]
-        prepare_s[host] = cluster.batch * cluster.gpus * cluster.prepare(preparers)
+        if cluster.prepare is not None:
+            prepare_s[host] = cluster.batch * cluster.gpus * cluster.prepare(preparers)
     return load_s, prepare_s
 
 
@@ -184,5 +190,7 @@ def _workers(cluster: Cluster, contender: Contender, queues: Sequence[Queue]) ->
     """Readers by queue, and those who prepare."""
     if contender.readers is not None:
         return [contender.readers] * cluster.gpus, cluster.workers - contender.readers * cluster.gpus
+    if cluster.prepare is None:
+        return assign(queues, cluster.train_s, cluster.workers).workers, 0
     found = divide(queues, cluster.train_s, cluster.workers, cluster.prepare, cluster.batch * cluster.gpus)
     return found.loading.workers, found.preparing

@@ -12,6 +12,8 @@ each queue looks for its number by bisection (Algorithm 1, corrected), then the 
 the most negative d, and as long as that makes the slowest faster, more are taken there and given to the most positive
 d.
 
+A worker that serves several queues in turn is counted in parts: all numbers may be quarters of workers, say.
+
 Curves may fall and rise again. So the search goes over `rungs`, the numbers that are better than all smaller ones: on
 these d falls, bisection is exact, and the exchange ends only where no assignment is better (docs/design/threads.md has
 the argument).
