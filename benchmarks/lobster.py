@@ -82,7 +82,8 @@ def random_queues(draw: random.Random, gpus: int, workers: int) -> tuple[list[Qu
 
 def slowest(queues: list[Queue], workers: np.ndarray) -> np.ndarray:
     """The time of the slowest queue, for many assignments at once."""
-    times = [q.seconds[workers[:, i]] + q.other_s if q.asks else np.zeros(len(workers)) for i, q in enumerate(queues)]
+    nothing = [np.full(len(workers), queue.other_s if queue.length else 0.0) for queue in queues]
+    times = [q.seconds[workers[:, i]] + q.other_s if q.asks else nothing[i] for i, q in enumerate(queues)]
     worst: np.ndarray = np.max(times, axis=0)
     return worst
 
