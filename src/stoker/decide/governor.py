@@ -77,6 +77,8 @@ def govern(
     """Who moves now. `since_s` has passed since workers last moved, `train_s` is what the loop takes for a batch."""
     places = [Place(number, stage) for number, rank in enumerate(ranks) for stage in rank.seconds]
     queues = [Queue(_table(ranks[at.rank].seconds[at.stage], budget), ranks[at.rank].queued) for at in places]
+    gone = [place for place in current if place not in places]  # ranks that ended: their workers count
+    places, queues = places + gone, queues + [Queue(np.zeros(budget + 1), 0.0) for _ in gone]
     now = [current.get(place, 0) for place in places]
     asking = sum(queue.asks for queue in queues)
     late_s = _late(queues, now, train_s)
