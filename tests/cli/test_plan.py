@@ -31,7 +31,7 @@ def test_a_table_with_reasons(path: str, capsys: Captured) -> None:
     rows = {name: next(line for line in lines if line.strip().startswith(name)) for name in names}
     assert "60.0 MB" in rows["cache"]
     assert "480 MB on 8 hosts" in rows["cache"]
-    assert "reuse-distance" in rows["policy"]
+    assert "keep-first" in rows["policy"]
     assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
     assert main(["plan", path, "--hosts", "8", "--gpus", "4"]) == 0
     assert capsys.readouterr().out == captured.out
@@ -42,7 +42,7 @@ def test_a_plan_is_written_and_what_was_there_is_kept(path: str, tmp_path: Path,
     assert main(["plan", path, "--hosts", "8", "--gpus", "4", "-o", str(target)]) == 0
     assert capsys.readouterr().out.endswith(f"Written: {target}.\n")
     plan = Plan.load(target)
-    assert (plan.cache_bytes, plan.cache_policy) == (60_000_000, "reuse-distance")
+    assert (plan.cache_bytes, plan.cache_policy) == (60_000_000, "keep-first")
     assert set(plan.values()) == {"workers", "num_workers", "prefetch_factor", "cache_bytes", "cache_policy"}
     text = target.read_text()
     assert text.startswith("# made of profile.json by stoker plan --hosts 8 --gpus 4\n")

@@ -48,16 +48,37 @@ def test_and_what_the_storage_gives() -> None:
     assert decide_ranks(told, 1, 4).decision.before.rate == pytest.approx(50, rel=0.05)
 
 
-def test_several_hosts_keep_what_comes_back_soonest() -> None:
-    told = profile(rates())
-    told = replace(told, host=replace(told.host, room_bytes=round(0.296 * told.dataset.bytes)))
+def with_room(part: float, *fixed: str) -> Profile:
+    """A host whose memory takes a part of the data."""
+    told = profile(rates(), fixed=fixed)
+    return replace(told, host=replace(told.host, room_bytes=round(part * told.dataset.bytes)))
+
+
+def test_hosts_that_know_their_order_keep_what_comes_back_soonest() -> None:
+    told = with_room(0.296, "seed")
     alone, eight = decide_ranks(told, 1, 1).decision, decide_ranks(told, 8, 1).decision
     assert (alone.plan.cache_policy, eight.plan.cache_policy) == ("keep-first", "reuse-distance")
-    assert "keep-first 30%; reuse-distance 64%" in eight.reasons["cache_policy"]
-    assert "seed=" in eight.reasons["cache_policy"]
-    assert alone.plan == replace(eight.plan, cache_policy="keep-first")
-    roomy = replace(told, host=replace(told.host, room_bytes=10**9))
-    assert decide_ranks(roomy, 8, 1).decision.plan.cache_policy == "keep-first"
+    assert eight.plan.cache_bytes == alone.plan.cache_bytes
+    assert "30% with one cache for its ranks, 64% with one for each rank" in eight.reasons["cache_policy"]
+    assert eight.after.rate > 1.2 * alone.after.rate
+
+
+def test_others_are_told_what_they_would_gain() -> None:
+    eight = decide_ranks(with_room(0.296), 8, 1).decision
+    assert eight.plan == decide_ranks(with_room(0.296), 1, 1).decision.plan
+    assert "reuse-distance would have 64%, but needs seed=" in eight.reasons["cache_policy"]
+    assert decide_ranks(with_room(1.0, "seed"), 8, 1).decision.plan.cache_policy == "keep-first"
+
+
+def test_a_cache_for_each_rank_takes_no_more_than_one_for_all() -> None:
+    told = with_room(0.296, "seed")
+    four, eight = decide_ranks(told, 8, 4), decide_ranks(told, 8, 8)
+    assert four.decision.plan.cache_policy == "reuse-distance"
+    assert row(four, "cache") == ("15.4 MB", "61.6 MB")
+    assert 4 * (four.decision.plan.cache_bytes or 0) <= 0.296 * told.dataset.bytes
+    assert eight.decision.plan.cache_policy == "keep-first"  # an eighth each would find less than all together
+    assert row(eight, "cache") == ("", "61.6 MB")
+    assert "would have 24%" in eight.decision.reasons["cache_policy"]
 
 
 def test_reading_and_preparing_are_all_workers_or_fewer() -> None:

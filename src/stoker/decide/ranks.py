@@ -9,7 +9,7 @@ cache, on fewer samples.
 from dataclasses import dataclass, replace
 
 from stoker.cache.replay import replay
-from stoker.decide.forecast import as_measured
+from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.loading import Loading, Needs, SampleTime
 from stoker.decide.model import predict, scaled
 from stoker.decide.planner import Decision, decide
@@ -23,6 +23,7 @@ _SAMPLES = 4000
 """Hits depend on the part of the data that fits, hardly on how much there is."""
 _BETTER = 0.02
 """A policy that has so many more hits is worth that it needs to know the order."""
+_READERS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +52,41 @@ def decide_ranks(profile: Profile, hosts: int, gpus: int) -> RanksDecision:
     given = replace(as_measured(profile), cores=cores, storage_factor=profile.world / gpus)
     made = decide(profile, None if gpus == profile.world else given)
     if hosts > 1 and made.plan.cache_bytes and made.share.cached < 1:
-        made = _with_policy(made, hosts)
+        made = _with_policy(profile, made, hosts, gpus)
     rate = made.after.rate
     reason = f"predicted; {made.before.rate:,.0f} for a rank of the script as it is"
     expected = Row("samples/s", f"{rate:,.0f}", f"{gpus * rate:,.0f}", reason)
-    return RanksDecision(made, (*_workers(profile, made, gpus), *_cache(profile, made, hosts), expected))
+    return RanksDecision(made, (*_workers(profile, made, gpus), *_cache(profile, made, hosts, gpus), expected))
 
 
-def _with_policy(made: Decision, hosts: int) -> Decision:
-    """The policy that has most hits where each of several hosts reads another part of the data in every epoch."""
-    hits = {
-        policy: replay(
-            Drawn(_SAMPLES),
-            capacity=round(made.share.cached * _SAMPLES),
-            policy=policy,
-            readers=hosts,
-            epochs=6 * hosts,
-        ).hit_ratio(after=2 * hosts)
-        for policy in ("keep-first", "reuse-distance")
-    }
-    ahead = hits["reuse-distance"] > hits["keep-first"] + _BETTER
-    found = "; ".join(f"{policy} {ratio:.0%}" for policy, ratio in hits.items())
-    where = ", where the loader has seed= and a stoker.Dataset (else keep-first)" if ahead else ""
-    reason = f"hits of each of {hosts} hosts: {found}{where}"
-    plan = replace(made.plan, cache_policy="reuse-distance" if ahead else "keep-first")
-    return replace(made, plan=plan, reasons={**made.reasons, "cache_policy": reason})
+def _with_policy(profile: Profile, made: Decision, hosts: int, gpus: int) -> Decision:
+    """One cache for each host, or one for each rank that knows what comes: where several hosts read other parts in turn."""
+    fits = made.share.cached
+    kept, known = _hits("keep-first", fits, hosts), _hits("reuse-distance", fits / gpus, hosts * gpus)
+    found = f"hits of each of {hosts} hosts: {kept:.0%} with one cache for its ranks"
+    if known <= kept + _BETTER:
+        return _changed(made, reason=f"{found}; reuse-distance, with one for each rank, would have {known:.0%}")
+    if "seed" not in profile.fixed:
+        reason = f"{found}; reuse-distance would have {known:.0%}, but needs seed= in the script, and a stoker.Dataset"
+        return _changed(made, reason=reason)
+    assert made.plan.cache_bytes is not None
+    plan = replace(made.plan, cache_policy="reuse-distance", cache_bytes=max(1, made.plan.cache_bytes // gpus))
+    after = Forecast.of(profile)(replace(made.share, cached=known))
+    reason = f"{found}, {known:.0%} with one for each rank and this policy; it needs a stoker.Dataset"
+    size = made.reasons["cache_bytes"] + (f"; for each of {gpus} ranks a part" if gpus > 1 else "")
+    return _changed(replace(made, plan=plan, after=after), reason=reason, size=size)
+
+
+def _hits(policy: str, fits: float, readers: int) -> float:
+    """Demand hits, if such a part of the data fits each reader's cache. More readers than are simulated differ little."""
+    readers = min(readers, _READERS)
+    played = replay(Drawn(_SAMPLES), capacity=round(fits * _SAMPLES), policy=policy, readers=readers, epochs=6 * readers)
+    return played.hit_ratio(after=2 * readers)
+
+
+def _changed(made: Decision, *, reason: str, size: str = "") -> Decision:
+    said = {"cache_policy": reason} | ({"cache_bytes": size} if size else {})
+    return replace(made, reasons={**made.reasons, **said})
 
 
 def _workers(profile: Profile, made: Decision, gpus: int) -> list[Row]:
@@ -104,10 +115,16 @@ def _stages(profile: Profile, made: Decision, workers: int, gpus: int) -> list[R
     return [reading, Row("  preparing", "", str(found.preparing), f"{found.reason}{late}")]
 
 
-def _cache(profile: Profile, made: Decision, hosts: int) -> list[Row]:
-    if not made.plan.cache_bytes:
+def _cache(profile: Profile, made: Decision, hosts: int, gpus: int) -> list[Row]:
+    size = made.plan.cache_bytes
+    if not size:
         without = "it would not make the loop faster" if profile.rates.storage else "no reading from storage was measured"
         return [Row("cache", "", "none", without)]
-    total = f"; {format_bytes(hosts * made.plan.cache_bytes)} on {hosts} hosts" if hosts > 1 else ""
-    size = Row("cache", "", format_bytes(made.plan.cache_bytes), made.reasons["cache_bytes"] + total)
-    return [size, Row("  policy", "", made.plan.cache_policy or "", made.reasons["cache_policy"])]
+    each = made.plan.cache_policy != "keep-first"  # such a cache belongs to one rank
+    host = size * gpus if each else size
+    total = f"; {format_bytes(hosts * host)} on {hosts} hosts" if hosts > 1 else ""
+    rank = format_bytes(size) if each else ""
+    return [
+        Row("cache", rank, format_bytes(host), made.reasons["cache_bytes"] + total),
+        Row("  policy", "", made.plan.cache_policy or "", made.reasons["cache_policy"]),
+    ]
