@@ -113,7 +113,7 @@ def test_nor_is_any_division_between_preparing_and_loading() -> None:
         assert found.loading.iteration_s == pytest.approx(best)
         assert found.preparing + sum(found.loading.workers) <= workers
         assert found.prepare_s == pytest.approx(BATCH * gpus * prepare(found.preparing))
-        moved += "load, which was late" in found.reason
+        moved += "load instead" in found.reason
     assert moved > 10
 
 
@@ -149,7 +149,7 @@ def test_preparing_starts_at_its_best_number_and_gives_up_what_loading_lacks() -
     assert easy.reason == "preparing is fastest with 6"
     hard = divide([Queue(load * 0.6)] * 2, 0.1, 16, prepare, 64)
     assert (hard.preparing, hard.loading.workers) == (2, (7, 7))
-    assert hard.reason == "preparing is fastest with 6; 4 of them load, which was late"
+    assert hard.reason == "preparing is fastest with 6; 4 of them load instead"
 
 
 def test_fewer_workers_than_queues_serve_the_longest() -> None:

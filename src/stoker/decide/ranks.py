@@ -1,9 +1,9 @@
 """A plan for several ranks on each of several hosts, from the profile of one host. Pure.
 
-The ranks of a host have equal parts of its cores, of what its storage was seen to give, and one cache. Every host is
-taken to be like the one that was measured, with storage that gives each host as much. In an epoch a host reads another
-part of the data than in the one before, so that policies differ: their hits are simulated with the ledger of the live
-cache, on fewer samples.
+The ranks of a host have equal parts of its cores and of what its storage was seen to give. They have one cache, or a
+part of its memory each, if they know what comes and find more by that. Every host is taken to be like the one that was
+measured, with storage that gives each host as much. In an epoch a host reads another part of the data than in the one
+before, so that policies differ: their hits are simulated with the ledger of the live cache, on fewer samples.
 """
 
 from dataclasses import dataclass, replace

@@ -138,7 +138,7 @@ def divide(
 
     best = min(range(peak, 0, -1), key=iteration_s)
     asked = [replace(queue, other_s=queue.other_s + prepare_s[best]) for queue in queues]
-    reason = f"preparing is fastest with {peak}" + (f"; {peak - best} of them load, which was late" if best < peak else "")
+    reason = f"preparing is fastest with {peak}" + (f"; {peak - best} of them load instead" if best < peak else "")
     return Division(best, assign(asked, train_s, workers - best, threshold), prepare_s[best], reason)
 
 
