@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.cache.ledger import Ledger
-from stoker.cache.policy import FAR, KeepFirst, LeastRecent, Policy, ReuseDistance, make_policy
+from stoker.cache.policy import FAR, KeepFirst, LeastRecent, Policy, ReuseDistance, by_frequency, make_policy
 from stoker.errors import ConfigError
 from stoker.plan import CACHE_POLICIES
 from stoker.testing import PolicyContract, Uses
@@ -117,3 +117,15 @@ def test_policies_by_name() -> None:
         make_policy("fifo")
     with pytest.raises(ConfigError, match="seed"):
         make_policy("reuse-distance")
+
+
+class TestByFrequency(PolicyContract):
+    def policy(self, next_use: Callable[[int], int]) -> Policy:
+        return by_frequency(lambda key: -next_use(key))
+
+    def test_what_is_used_least_goes_first_and_only_for_what_is_used_more(self) -> None:
+        uses = {1: 5, 2: 1, 3: 3, 4: 4}
+        policy = by_frequency(uses.__getitem__)
+        for key in (1, 2, 3):
+            policy.enter(key)
+        assert list(policy.victims(4)) == [2, 3]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.cache.policy import FAR
-from stoker.cache.replay import EpochReplay, Foresight, ReplayResult, far_enough, replay, taken
+from stoker.cache.replay import BY_FREQUENCY, EpochReplay, Foresight, ReplayResult, far_enough, replay, taken
 from stoker.errors import ConfigError
 from stoker.order import Drawn
 from stoker.plan import CACHE_POLICIES
@@ -125,6 +125,15 @@ def steady(policy: str, readers: int, horizon: int | None = None) -> float:
 )
 def test_readers_of_a_changing_share(readers: int, policy: str, least: float, most: float) -> None:
     assert least - 0.01 <= steady(policy, readers) <= most + 0.01
+
+
+@pytest.mark.parametrize(
+    ("readers", "least", "most"), [(1, 0.296, 0.296), (2, 0.35, 0.35), (4, 0.36, 0.38), (8, 0.37, 0.43)]
+)
+def test_by_frequency_is_between_keeping_and_knowing(readers: int, least: float, most: float) -> None:
+    capacity = round(0.296 * SAMPLES)
+    result = replay(Drawn(SAMPLES, seed=1), capacity=capacity, policy=BY_FREQUENCY, readers=readers, epochs=50)
+    assert least - 0.01 <= result.hit_ratio(after=16) <= most + 0.01
 
 
 def test_a_shorter_horizon_has_fewer_hits() -> None:

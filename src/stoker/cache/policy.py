@@ -140,6 +140,14 @@ class ReuseDistance:
             heapq.heappush(self._heap, (-position, key))
 
 
+def by_frequency(uses: Callable[[int], int]) -> Policy:
+    """What this reader uses least often in all epochs goes first, and only for what it uses more often. For comparison.
+
+    That is NoPFS's choice. It is reuse distance with another measure of how far a key is.
+    """
+    return ReuseDistance(lambda key: -uses(key))
+
+
 def make_policy(name: str, next_use: NextUse | None = None) -> Policy:
     """A policy by its name. Reuse distance needs to know the next use of a key."""
     if name == "keep-first":

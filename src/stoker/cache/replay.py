@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stoker.cache.ledger import Ledger
-from stoker.cache.policy import FAR, make_policy
+from stoker.cache.ledger import Admission, Ledger
+from stoker.cache.policy import FAR, by_frequency, make_policy
 from stoker.errors import ConfigError
 from stoker.order import Drawn, Ids, pad, share
+
+BY_FREQUENCY = "by-frequency"
+"""A policy that can be simulated and not chosen: it needs to know how many epochs there will be."""
 
 _EPOCH_BITS = 40
 """A position is epoch * 2^40 + place in the epoch, so that no epoch needs to know the lengths of those before it."""
@@ -107,6 +110,30 @@ def far_enough(readers: int) -> int:
     return 1 if readers == 1 else 2 * readers
 
 
+class SimulatedCache:
+    """One reader's cache, use by use. `begin` an epoch, then `use` all of its samples, in order.
+
+    `epochs` is how many there will be: a frequency is the number of uses in all of them, as it is known before the first.
+    """
+
+    def __init__(self, epoch_ids: Callable[[int], Ids], capacity: int, policy: str, *, horizon: int, epochs: int) -> None:
+        self._foresight = Foresight(epoch_ids, horizon if policy == "reuse-distance" else 0)
+        if policy == BY_FREQUENCY:
+            uses = np.bincount(np.concatenate([epoch_ids(epoch) for epoch in range(epochs)])).tolist()
+            self.ledger = Ledger(capacity, by_frequency(uses.__getitem__))
+        else:
+            self.ledger = Ledger(capacity, make_policy(policy, self._foresight.next_use))
+
+    def begin(self, epoch: int) -> Ids:
+        """Go to the start of an epoch; what is used in it."""
+        return self._foresight.begin(epoch)
+
+    def use(self, key: int, size: int = 1) -> Admission | None:
+        """Use a sample. None, if it was in the cache, or what became of it."""
+        self._foresight.advance()
+        return None if self.ledger.look(key) else self.ledger.admit(key, size)
+
+
 def replay(
     order: Drawn,
     *,
@@ -121,16 +148,14 @@ def replay(
 
     `capacity` is in bytes, or in samples if there are no `sizes`. `horizon` is how many epochs ahead are known.
     """
-    foresight = Foresight(taken(order, 0, readers), far_enough(readers) if horizon is None else horizon)
-    ledger = Ledger(capacity, make_policy(policy, foresight.next_use))
+    ahead = far_enough(readers) if horizon is None else horizon
+    cache = SimulatedCache(taken(order, 0, readers), capacity, policy, horizon=ahead, epochs=epochs)
     done: list[EpochReplay] = []
     for epoch in range(epochs):
-        before = ledger.stats()
-        ids = foresight.begin(epoch)
+        before = cache.ledger.stats()
+        ids = cache.begin(epoch)
         for key in ids.tolist():
-            foresight.advance()
-            if not ledger.look(key):
-                ledger.admit(key, 1 if sizes is None else int(sizes[key]))
-        now = ledger.stats()
+            cache.use(key, 1 if sizes is None else int(sizes[key]))
+        now = cache.ledger.stats()
         done.append(EpochReplay(len(ids), now.hits - before.hits, now.bytes_missed - before.bytes_missed))
     return ReplayResult(tuple(done))

@@ -1,4 +1,4 @@
-"""Where `analyze` and `report` write, so that nothing of the user's is lost.
+"""Where `analyze`, `plan` and `report` write, so that nothing of the user's is lost.
 
 A file that is not a document of the same kind is never replaced: the command says so before it does anything else. The
 profile that was there becomes NAME.bak, to be compared with. A plan is replaced if it is as an analysis left it, which its
@@ -74,11 +74,16 @@ def set_aside(profile: Path, plan: Path) -> list[Path]:
     """Make room for a profile and its plan. Where to find what was there, as far as it is kept."""
     kept = []
     if plan.exists() and not (profile.exists() and plan.stat().st_mtime_ns == profile.stat().st_mtime_ns):
-        names = (plan.with_name(f"{plan.name}.bak{number or ''}") for number in itertools.chain([0], itertools.count(2)))
-        kept.append(plan.rename(next(name for name in names if not name.exists())))
+        kept.append(set_plan_aside(plan))
     if profile.exists():
         kept.append(profile.rename(profile.with_name(f"{profile.name}.bak")))
     return kept
+
+
+def set_plan_aside(plan: Path) -> Path:
+    """Give a plan another name, under which it is kept."""
+    names = (plan.with_name(f"{plan.name}.bak{number or ''}") for number in itertools.chain([0], itertools.count(2)))
+    return plan.rename(next(name for name in names if not name.exists()))
 
 
 def mark(plan: Path, profile: Path) -> None:

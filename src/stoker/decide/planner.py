@@ -48,20 +48,23 @@ class Decision:
         return self.gain >= WORTH
 
 
-def decide(profile: Profile) -> Decision:
-    """The plan for another run of the same script on the same host."""
-    forecast, now = Forecast.of(profile), as_measured(profile)
+def decide(profile: Profile, given: Share | None = None) -> Decision:
+    """The plan for another run of the same script on the same host.
+
+    What is given takes the place of what it had there. Then its number of workers is no better than any other.
+    """
+    forecast, now = Forecast.of(profile), given or as_measured(profile)
     before = forecast(now)
     values: dict[str, str | int] = {}
     reasons: dict[str, str] = {}
     share = now
-    if before.limit == "gpu":
+    if before.limit == "gpu" and given is None:
         values["num_workers"] = profile.workers
         reasons["num_workers"] = f"as it was: the loop waits for data during {before.stall:.1%} of its time"
     else:
         can_cache = profile.rates.storage and "cache" not in profile.fixed
         roomy = replace(now, cached=max(now.cached, cache_room(profile) if can_cache else 0.0))
-        share = _workers(profile, forecast, roomy)
+        share = _workers(profile, forecast, roomy, stays=given is None)
         values["num_workers"] = share.workers or 0
         reasons["num_workers"] = _workers_reason(profile, forecast, share)
         share = _cache(profile, forecast, share, values, reasons)
@@ -71,23 +74,26 @@ def decide(profile: Profile) -> Decision:
     return Decision(Plan.of_values(values), reasons, share, before, forecast(share))
 
 
-def _workers(profile: Profile, forecast: Forecast, share: Share) -> Share:
-    """The number of workers: as before, unless another number is better and the script does not set it."""
+def _workers(profile: Profile, forecast: Forecast, share: Share, *, stays: bool) -> Share:
+    """The number of workers: as before if it `stays`, unless another number is better and the script does not set it."""
     if "num_workers" in profile.fixed:
         return share
     best = replace(share, workers=best_workers(forecast, share))
-    return share if forecast.rate(share) >= 0.99 * forecast.rate(best) else best
+    return share if stays and forecast.rate(share) >= 0.99 * forecast.rate(best) else best
 
 
 def _workers_reason(profile: Profile, forecast: Forecast, share: Share) -> str:
-    count, cores = share.workers or 0, profile.rates.cores
+    count, cores = share.workers or 0, share.cores or profile.rates.cores
     expected = forecast(share)
     rate = expected.rate
     if "num_workers" in profile.fixed:
         return "as the script says, which no plan changes"
     if count == profile.workers:
-        return f"as it was: no other number on {cores:g} cores gives more than {rate:,.0f} samples/s"
-    why = f"{rate:,.0f} samples/s, where {profile.workers} give {forecast.rate(_with(share, profile)):,.0f}"
+        return f"as it was: no other number on {cores:.3g} cores gives more than {rate:,.0f} samples/s"
+    had = forecast.rate(_with(share, profile))
+    why = f"{rate:,.0f} samples/s, where {profile.workers} give {had:,.0f}"
+    if count < profile.workers and rate < had / AT_LIMIT:
+        why = f"as good as {profile.workers} on {cores:.3g} cores: {rate:,.0f} samples/s"
     why += "; more than cores, because they wait for much of their time" if cores and count > cores else ""
     return why + (f"; uncertain, at least {expected.low:,.0f}" if expected.extrapolated else "")
 
