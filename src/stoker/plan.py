@@ -4,6 +4,7 @@ version = 1
 [loader]
 workers = "threads"        # or "processes"
 num_workers = 8
+seed = 42                  # randomness by position: see docs/seeds.md
 prefetch = 4               # batches ahead for each worker
 [cache]
 capacity_bytes = 8000000000
@@ -11,6 +12,7 @@ policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
 [share]
 group = "search-7"         # prepare batches once for all jobs of this name
+ranks = "shared"           # workers of all ranks of a job on this host help each other
 [checkpoint]
 overhead = 0.03
 """
@@ -25,11 +27,17 @@ from typing import Any, Self
 from stoker.errors import ConfigError
 
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
+RANKS = ("own", "shared")
 
 SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
-    "loader": {"workers": ("workers", str), "num_workers": ("num_workers", int), "prefetch": ("prefetch_factor", int)},
+    "loader": {
+        "workers": ("workers", str),
+        "num_workers": ("num_workers", int),
+        "prefetch": ("prefetch_factor", int),
+        "seed": ("seed", int),
+    },
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
-    "share": {"group": ("group", str)},
+    "share": {"group": ("group", str), "ranks": ("ranks", str)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -45,6 +53,8 @@ class Plan:
     cache_policy: str | None = None
     cache_dir: str | None = None
     group: str | None = None
+    seed: int | None = None
+    ranks: str | None = None
     overhead: float | None = None
 
     @classmethod
@@ -86,6 +96,8 @@ class Plan:
             raise ConfigError("capacity_bytes must be 1 or more")
         if plan.cache_policy not in (None, *CACHE_POLICIES):
             raise ConfigError(f"the cache policy must be one of {', '.join(CACHE_POLICIES)}, not {plan.cache_policy!r}")
+        if plan.ranks not in (None, *RANKS):
+            raise ConfigError(f"ranks must be one of {', '.join(RANKS)}, not {plan.ranks!r}")
         if plan.overhead is not None and not 0 < plan.overhead < 1:
             raise ConfigError("overhead is a fraction between 0 and 1")
         return plan

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
-from stoker.plan import Plan
+from stoker.plan import RANKS, Plan
 from stoker.run.script import execute
 from stoker.units import parse_bytes
 
@@ -31,6 +31,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="prepare every batch once for all jobs of this name on this host (a hyper-parameter search, say); they must "
         "have the same data, batch size and transforms",
+    )
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        help="let random numbers of datasets belong to the position of a sample, drawn from this seed: then any worker may "
+        "prepare any batch, and results do not depend on the number of workers (they are not those without --seed)",
+    )
+    parser.add_argument(
+        "--ranks",
+        choices=RANKS,
+        help="shared: the workers of all ranks of this script on this host help the rank that is behind; needs --seed",
     )
     parser.add_argument(
         "--checkpoint",
@@ -62,6 +74,10 @@ def run(options: argparse.Namespace) -> int:
         from stoker.group.door import check_name  # what is not asked for is not loaded: that takes a tenth of a second
 
         plan = replace(plan, group=check_name(options.group))
+    if options.seed is not None:
+        plan = replace(plan, seed=options.seed)
+    if options.ranks is not None:
+        plan = replace(plan, ranks=options.ranks)
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
     if options.restart_args is not None and options.checkpoint is None:

@@ -14,6 +14,7 @@ import torch.multiprocessing
 import torch.utils.data
 
 from stoker.errors import ConfigError
+from stoker.feed import sharing
 from stoker.feed.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
 from stoker.feed.pooled import PoolIter
 from stoker.feed.progress import is_batched
@@ -80,14 +81,23 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
     if loader.num_workers == 0:
         return SeededInlineIter(loader, works, maker(loader.collate_fn))
     own = maker(_collate_here(loader) if threads else loader.collate_fn)
-    start = partial(_thread_pool if threads else _process_pool, loader, partial(itself, own))
+    if threads:
+        start = partial(_thread_pool, loader, partial(itself, own))
+    else:
+        job = sharing.job_of(loader, route.world) if works.steering is None else None
+        start = partial(_process_pool, loader, partial(itself, own), job)
     return SeededPoolIter(loader, works, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
 
 
-def _process_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
+def _process_pool(loader: Any, maker: Callable[[], Maker], job: str | None, iterator: Any) -> Pool:
     context = loader.multiprocessing_context or torch.multiprocessing
     slots = LoaderSlots(loader, loader.here.spares)
-    return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator.pins)
+    parts = _duty(loader, maker, iterator), loader.caching, context, slots
+    if job is None:
+        return LinePool(*parts, pins=iterator.pins)
+    from stoker.pool.shared import SharedPool  # what is not asked for is not loaded
+
+    return SharedPool(*parts, sharing.folder(), job, loader._meter.help, pins=iterator.pins)
 
 
 def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:

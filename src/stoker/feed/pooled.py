@@ -140,9 +140,10 @@ class PoolIter(MapIter):
                         f"DataLoader timed out after {self._timeout_s} seconds{self._who_is_late(late)}"
                     ) from None
                 continue
-            if number in self._due:  # or it came before, from a child that the dataset forked
+            if number in self._due:
                 self._is_due = False
                 return number, result
+            self._drop([result])  # it came before: from a child that the dataset forked, or two workers have made it
 
     def _settle(self, number: int, result: Result) -> None:
         """Note that a work is done, and how long it took."""

@@ -1,0 +1,62 @@
+"""Whether a loader shares its workers with other ranks of its job on this host, and with which.
+
+Ranks with the same dataset and seed can prepare each other's batches: the result depends on positions alone. They find each
+other by an entry in a folder of this user's. No rank waits for another one to come.
+"""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from stoker.feed.digest import NoDigestError, digest_of
+from stoker.host import folders, process
+
+
+def folder() -> Path:
+    """Where ranks of this user find each other."""
+    found = folders.make_home() / "ranks"
+    folders.make(found)
+    return found
+
+
+def job_of(loader: Any, world: int) -> str | None:
+    """What all ranks that may help each other have in common; None if this loader is not to share."""
+    if loader.ranks != "shared":
+        return None
+    why = _obstacle(loader, world)
+    if why is None:
+        try:
+            return f"{launch()} {digest_of(loader.dataset, loader.collate_fn, loader.seed)}"
+        except NoDigestError as error:
+            why = str(error)
+    if why and not loader._told_about_ranks:
+        loader._told_about_ranks = True
+        warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=9)
+    return None
+
+
+def _obstacle(loader: Any, world: int) -> str | None:
+    """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
+    if world == 1 or not loader.num_workers:
+        return ""
+    if loader.seed is None:
+        return (
+            "without a seed a worker's random numbers go on from batch to batch: seed=n (stoker run --seed N) shares them"
+        )
+    if loader.workers != "processes":
+        return "worker threads belong to their process"
+    if not loader.in_order:
+        return "in_order=False takes batches as its own workers finish them"
+    if loader.worker_init_fn is not None:
+        return "worker_init_fn may make every worker another one"
+    return None
+
+
+def launch() -> str:
+    """The launch that this process belongs to: where its ranks meet, or what started it."""
+    meeting = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
+    if meeting.strip(":"):
+        return meeting
+    parent = process.find(os.getppid())
+    return f"{os.getppid()}:{parent.started if parent is not None else 0}"
