@@ -62,7 +62,13 @@ def rank(options: Any, number: int, mode: str, meet: Any, results: Any) -> None:
         )
     sampler: Any = DistributedSampler(dataset, options.ranks, number, shuffle=False)
     loader = stoker.DataLoader(
-        dataset, options.batch, sampler=sampler, num_workers=options.workers, seed=1, ranks=mode, persistent_workers=True
+        dataset,
+        options.batch,
+        sampler=sampler,
+        num_workers=options.workers,
+        seed=1,
+        ranks=None if mode == "own" else mode,
+        persistent_workers=True,
     )
     waits, seen = [], []
     for epoch in range(2):  # the first starts everything

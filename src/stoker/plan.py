@@ -12,7 +12,8 @@ policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
 [share]
 group = "search-7"         # prepare batches once for all jobs of this name
-ranks = "shared"           # workers of all ranks of a job on this host help each other
+[ranks]
+share = true               # workers of all ranks of a job on this host help each other
 [checkpoint]
 overhead = 0.03
 """
@@ -27,7 +28,6 @@ from typing import Any, Self
 from stoker.errors import ConfigError
 
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
-RANKS = ("own", "shared")
 
 SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "loader": {
@@ -37,7 +37,8 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "seed": ("seed", int),
     },
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
-    "share": {"group": ("group", str), "ranks": ("ranks", str)},
+    "share": {"group": ("group", str)},
+    "ranks": {"share": ("share_ranks", bool)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -54,7 +55,7 @@ class Plan:
     cache_dir: str | None = None
     group: str | None = None
     seed: int | None = None
-    ranks: str | None = None
+    share_ranks: bool | None = None
     overhead: float | None = None
 
     @classmethod
@@ -77,7 +78,9 @@ class Plan:
                     known = ", ".join(SECTIONS[section])
                     raise ConfigError(f"the plan {path} has an unknown key {key!r} in [{section}]: there are {known}")
                 name, kind = SECTIONS[section][key]
-                if isinstance(value, bool) or not isinstance(value, (kind, int) if kind is float else kind):
+                if (isinstance(value, bool) and kind is not bool) or not isinstance(
+                    value, (kind, int) if kind is float else kind
+                ):
                     raise ConfigError(f"the plan {path}: {key} in [{section}] must be a {kind.__name__}, not {value!r}")
                 values[name] = value
         return cls.of_values(values)
@@ -96,8 +99,6 @@ class Plan:
             raise ConfigError("capacity_bytes must be 1 or more")
         if plan.cache_policy not in (None, *CACHE_POLICIES):
             raise ConfigError(f"the cache policy must be one of {', '.join(CACHE_POLICIES)}, not {plan.cache_policy!r}")
-        if plan.ranks not in (None, *RANKS):
-            raise ConfigError(f"ranks must be one of {', '.join(RANKS)}, not {plan.ranks!r}")
         if plan.overhead is not None and not 0 < plan.overhead < 1:
             raise ConfigError("overhead is a fraction between 0 and 1")
         return plan

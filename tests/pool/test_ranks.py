@@ -101,7 +101,7 @@ def left_behind() -> list[Path]:
 
 
 def alone(dataset: Any, rank: int) -> list[list[torch.Tensor]]:
-    loader = loader_of(dataset, rank, ranks="own", num_workers=0)
+    loader = loader_of(dataset, rank, ranks=None, num_workers=0)
     return [[batch.clone() for batch in loader] for _ in range(2)]
 
 
@@ -225,15 +225,15 @@ def test_what_is_not_shared_says_why_once(name: str) -> None:
     make, options, why = REASONS[name]
     loader = loader_of(make(), 0, **options)
     with pytest.warns(UserWarning, match=why):
-        assert sharing.job_of(loader, 2) is None
-    assert sharing.job_of(loader, 2) is None
+        assert sharing.job_of(loader) is None
+    assert sharing.job_of(loader) is None
     assert not left_behind()
 
 
 def test_ranks_with_other_data_are_strangers() -> None:
-    jobs = {sharing.job_of(loader_of(Uneven(dear_s=dear_s), 0, seed=seed), 2) for dear_s in (0, 1) for seed in (1, 2)}
+    jobs = {sharing.job_of(loader_of(Uneven(dear_s=dear_s), 0, seed=seed)) for dear_s in (0, 1) for seed in (1, 2)}
     assert len(jobs) == 4
-    assert sharing.job_of(loader_of(Uneven(), 0), 2) == sharing.job_of(loader_of(Uneven(), 1), 2)
+    assert sharing.job_of(loader_of(Uneven(), 0)) == sharing.job_of(loader_of(Uneven(), 1))
 
 
 def test_one_process_alone_shares_nothing_and_says_nothing(recwarn: pytest.WarningsRecorder) -> None:

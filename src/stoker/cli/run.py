@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
-from stoker.plan import RANKS, Plan
+from stoker.plan import Plan
 from stoker.run.script import execute
 from stoker.units import parse_bytes
 
@@ -41,8 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ranks",
-        choices=RANKS,
-        help="shared: the workers of all ranks of this script on this host help the rank that is behind; needs --seed",
+        choices=("shared",),
+        help="shared: a worker that has nothing to do helps the rank of this host that is behind (under torchrun, say); with "
+        "--seed",
     )
     parser.add_argument(
         "--checkpoint",
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.seed is not None:
         plan = replace(plan, seed=options.seed)
     if options.ranks is not None:
-        plan = replace(plan, ranks=options.ranks)
+        plan = replace(plan, share_ranks=True)
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
     if options.restart_args is not None and options.checkpoint is None:

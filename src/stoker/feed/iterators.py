@@ -60,6 +60,7 @@ def _make(loader: Any) -> Any:
     elif threads:
         iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader)))
     else:
+        sharing.job_of(loader)  # says why not
         iterator = (WorkersIter if streams else MapWorkersIter)(loader, LoaderSlots(loader, loader.here.spares))
     if loader.num_workers:
         loader.here.iterators.add(iterator)
@@ -84,7 +85,7 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
     if threads:
         start = partial(_thread_pool, loader, partial(itself, own))
     else:
-        job = sharing.job_of(loader, route.world) if works.steering is None else None
+        job = sharing.job_of(loader) if works.steering is None else None
         start = partial(_process_pool, loader, partial(itself, own), job)
     return SeededPoolIter(loader, works, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
 

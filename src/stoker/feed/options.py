@@ -13,7 +13,7 @@ import torch.utils.data
 
 from stoker.errors import ConfigError
 from stoker.internals import expected
-from stoker.plan import CACHE_POLICIES, RANKS, Plan
+from stoker.plan import CACHE_POLICIES, Plan
 from stoker.units import parse_bytes
 
 
@@ -32,7 +32,7 @@ class Options:
     group: str | None
     group_bytes: Any
     group_patience_s: float | None
-    ranks: str = "own"
+    ranks: str | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     is_cache_planned: bool = False
     """Whether the cache is a plan's wish, not the script's."""
@@ -44,7 +44,7 @@ class Options:
         plan = self.plan if isinstance(self.plan, Plan) else default_plan if self.plan is None else Plan.load(self.plan)
         if is_wanted() and expected.difference() is not None:
             expected.fall_back(self._asked())
-            plan = replace(plan, workers=None, cache_bytes=None, group=None, seed=None, ranks=None)
+            plan = replace(plan, workers=None, cache_bytes=None, group=None, seed=None, share_ranks=None)
         return self._planned(plan, dataset)._checked(dataset)
 
     def _asked(self) -> list[str]:
@@ -70,8 +70,8 @@ class Options:
             found["prefetch_factor"] = plan.prefetch_factor if found.get("num_workers", self.num_workers) else None
         if plan.seed is not None and is_open("seed", None) and not streams:
             found["seed"] = plan.seed
-        if plan.ranks is not None and is_open("ranks", "own"):
-            found["ranks"] = plan.ranks
+        if plan.share_ranks and is_open("ranks", None):
+            found["ranks"] = "shared"
         if plan.group is not None and is_open("group", None) and not streams:
             found["group"] = plan.group
         if plan.cache_bytes is not None and is_open("cache", None):
@@ -86,8 +86,8 @@ class Options:
     def _checked(self, dataset: Any) -> "Options":
         if self.workers not in ("processes", "threads"):
             raise ConfigError(f"workers must be 'processes' or 'threads', not {self.workers!r}")
-        if self.ranks not in RANKS:
-            raise ConfigError(f"ranks must be one of {', '.join(RANKS)}, not {self.ranks!r}")
+        if self.ranks not in (None, "shared"):
+            raise ConfigError(f"ranks must be 'shared' or None, not {self.ranks!r}")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise ConfigError(f"seed must be a whole number or None, not {self.seed!r}")
         if not is_enabled():

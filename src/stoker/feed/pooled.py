@@ -29,6 +29,8 @@ class PoolIter(MapIter):
         self._load = [0] * workers
         """How many works each worker has."""
         self._sent = self._expected = 0
+        self._helped = 0
+        """Works that were ordered beyond what the own workers may have, because others help them."""
         self._due: dict[int, int] = {}
         """The worker of each work that is under way."""
         self._early: dict[int, Result] = {}
@@ -53,6 +55,7 @@ class PoolIter(MapIter):
         self._early.clear()
         self._expected, self._is_over = self._sent, False
         self._turns = itertools.cycle(range(self._crew_size))
+        self._helped = 0
         for _ in range(self._most_due * self._crew_size):
             self._order_next()
 
@@ -116,6 +119,9 @@ class PoolIter(MapIter):
             self._early[number] = result
         try:
             self._order_next()
+            while self._pool is not None and self._helped < self._pool.helpers:
+                self._helped += 1
+                self._order_next()
         except BaseException:  # of the user's sampler
             self._drop([result])
             raise

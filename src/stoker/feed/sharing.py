@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stoker.feed.digest import NoDigestError, digest_of
-from stoker.host import folders, process
+from stoker.feed.progress import samplers_of
+from stoker.host import folders, process, ranks
 
 
 def folder() -> Path:
@@ -20,25 +21,25 @@ def folder() -> Path:
     return found
 
 
-def job_of(loader: Any, world: int) -> str | None:
+def job_of(loader: Any) -> str | None:
     """What all ranks that may help each other have in common; None if this loader is not to share."""
     if loader.ranks != "shared":
         return None
-    why = _obstacle(loader, world)
+    why = _obstacle(loader)
     if why is None:
         try:
             return f"{launch()} {digest_of(loader.dataset, loader.collate_fn, loader.seed)}"
         except NoDigestError as error:
             why = str(error)
-    if why and not loader._told_about_ranks:
+    if why and not loader._told_about_ranks and not ranks.rank():
         loader._told_about_ranks = True
         warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=9)
     return None
 
 
-def _obstacle(loader: Any, world: int) -> str | None:
+def _obstacle(loader: Any) -> str | None:
     """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
-    if world == 1 or not loader.num_workers:
+    if not loader.num_workers or all(getattr(sampler, "num_replicas", 1) == 1 for sampler in samplers_of(loader)):
         return ""
     if loader.seed is None:
         return (

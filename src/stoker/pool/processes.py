@@ -49,6 +49,8 @@ def _take_spare(spares: list[Inbox], workers: int, prefetch: int, pins: Pins | N
 class LinePool:
     """Worker processes over lines."""
 
+    helpers = 0
+
     def __init__(
         self,
         duty: Duty,

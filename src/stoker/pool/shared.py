@@ -99,12 +99,14 @@ class SharedPool(LinePool):
                 return []
             helper = _Helper(connection, self._rows + len(self._helpers), self._slots.inbox, pins=self._pins)
             self._helpers.append(helper)
+            self.helpers += 1
             self._reports.watch(connection.fileno(), partial(self._receive, helper))
         return []
 
     def _receive(self, helper: "_Helper") -> list[Any]:
         reports = helper.receive()
         if reports is None:
+            self.helpers -= 1
             self._reports.forget(helper.connection.fileno())
             helper.connection.close()
         return reports or []

@@ -85,7 +85,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         group: str | None = None,
         group_bytes: int | str | None = None,
         group_patience_s: float | None = None,
-        ranks: str = "own",
+        ranks: str | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
         asked = Options(
