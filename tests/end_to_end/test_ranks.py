@@ -20,25 +20,28 @@ def train(scripts: Path, ranks: int, *words: str, options: tuple[str, ...]) -> t
     return done.stdout, done.stderr, {int(rank): int(count.replace(",", "")) for rank, count in SAYS.findall(done.stderr)}
 
 
-CASES = {
-    "2 ranks": (2, ["--draws"]),
-    "2 ranks, persistent workers": (2, ["--draws", "--persistent"]),
-    "2 ranks, unequal numbers of workers": (2, ["--unequal"]),
-    "4 ranks": (4, ["--draws", "--persistent"]),
+SEED = ("--seed", "3")
+CASES: dict[str, tuple[int, list[str], tuple[str, ...]]] = {
+    "2 ranks": (2, ["--draws"], SEED),
+    "2 ranks, persistent workers": (2, ["--draws", "--persistent"], SEED),
+    "2 ranks, unequal numbers of workers": (2, ["--unequal"], SEED),
+    "4 ranks": (4, ["--draws", "--persistent"], SEED),
+    "2 ranks that draw nothing, without a seed": (2, [], ()),
+    "4 ranks that draw nothing, without a seed": (4, ["--unequal", "--persistent"], ()),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_losses_are_the_same_and_the_rank_behind_is_helped(name: str, scripts: Path) -> None:
-    ranks, words = CASES[name]
-    alone, _, none = train(scripts, ranks, *words, options=("--seed", "3"))
-    shared, _, helped = train(scripts, ranks, *words, options=("--seed", "3", "--ranks", "shared"))
+    ranks, words, seed = CASES[name]
+    alone, _, none = train(scripts, ranks, *words, options=seed)
+    shared, _, helped = train(scripts, ranks, *words, options=(*seed, "--ranks", "shared"))
     assert shared == alone
     assert not none
     assert helped.get(0, 0) > 0
 
 
-def test_without_a_seed_it_is_the_script_as_it_is_and_says_how_to_share(scripts: Path) -> None:
+def test_what_draws_without_a_seed_stays_as_it_is_and_says_how_to_share(scripts: Path) -> None:
     words = ("--draws", "--epochs", "1")
     plain, _, _ = train(scripts, 2, *words, options=())
     shared, says, helped = train(scripts, 2, *words, options=("--ranks", "shared"))

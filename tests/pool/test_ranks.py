@@ -48,6 +48,7 @@ def loader_of(dataset: Any, rank: int, **options: Any) -> Any:
 
 def read(dataset: Any, rank: int, options: dict[str, Any], line: Any, epochs: int = 2) -> None:
     """A rank: it says when an epoch is over, and stays until it is told to go."""
+    torch.manual_seed(rank)
     loader = loader_of(dataset, rank, **options)
     try:
         for _ in range(epochs):
@@ -211,8 +212,70 @@ class OwnGenerator(Uneven):
         self.rng = np.random.default_rng(0)
 
 
+class DrawsLate(Uneven):
+    """Draws for some samples only, in the middle of the epoch."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % self.ranks == 0:
+            time.sleep(self.dear_s)
+        drawn = torch.rand(()).item() + random.random() if 50 < index < 60 or 100 < index < 103 or index > 150 else 0.0
+        return torch.tensor([index, drawn], dtype=torch.float64)
+
+
+class Still(Uneven):
+    """Draws nothing at all."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % self.ranks == 0:
+            time.sleep(self.dear_s)
+        return torch.tensor([index], dtype=torch.float64)
+
+
+class AsksWho(Still):
+    def __getitem__(self, index: int) -> Any:
+        info = torch.utils.data.get_worker_info()
+        return super().__getitem__(index) + (info.id if info is not None and index > 60 else 0) / 2
+
+
+class Counts(Still):
+    """Another dataset after every sample."""
+
+    count = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.count += 1
+        return super().__getitem__(index) + self.count / 1000
+
+
+def torchs(dataset: Any, rank: int, workers: int) -> list[list[torch.Tensor]]:
+    """What torch's own loader gives a rank."""
+    sampler: Any = DistributedSampler(dataset, dataset.ranks, rank, shuffle=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(rank)
+        loader = torch.utils.data.DataLoader(dataset, BATCH, sampler=sampler, num_workers=workers)
+        return [[batch.clone() for batch in loader] for _ in range(2)]
+
+
+@pytest.mark.parametrize("kind", [Still, DrawsLate, AsksWho, Counts])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_a_seed_it_is_torchs_bit_for_bit(kind: type[Uneven], workers: int) -> None:
+    dataset = kind()
+    options = {"seed": None, "num_workers": workers}
+    with ranks_of(dataset, options, options) as ranks:
+        for epoch in range(2):
+            got = [rank.get() for rank in ranks[::-1]][::-1]
+            for number in range(2):
+                assert are_equal(got[number], torchs(kind(dear_s=0), number, workers)[epoch])
+            for rank in ranks:
+                rank.go_on()
+        helped = [rank.get() for rank in ranks]
+    if kind is Still:
+        assert helped[0] > 0
+    if kind is Counts:
+        assert not any(helped)
+
+
 REASONS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
-    "no seed": (Uneven, {"seed": None}, "--seed N"),
     "threads": (Uneven, {"workers": "threads"}, "threads"),
     "any order": (Uneven, {"in_order": False}, "in_order"),
     "worker_init_fn": (Uneven, {"worker_init_fn": print}, "worker_init_fn"),

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from stoker import checksum
 from stoker.errors import ConfigError
 
+_LONG = 1 << 20
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
 
 
@@ -46,8 +48,9 @@ class _Hashed(io.RawIOBase):
 
     def write(self, content: Any) -> int:
         """Add to the digest."""
-        self.digest.update(content)
-        return len(content)
+        length = memoryview(content).nbytes
+        self.digest.update(checksum_of(content) if length > _LONG else content)
+        return length
 
 
 class _Pickler(pickle.Pickler):
@@ -70,6 +73,15 @@ class _Pickler(pickle.Pickler):
                 ),
             )
         return NotImplemented
+
+
+def checksum_of(content: Any) -> bytes:
+    """A short text for many bytes: by the fast library where it is installed."""
+    try:
+        checksum.load()
+    except ImportError:
+        return hashlib.blake2b(content, digest_size=16).digest()
+    return b"".join(checksum.checksum(content, name).to_bytes(checksum.SIZE, "little") for name in (b"ranks", b"alike"))
 
 
 def _is_full(cell: Any) -> bool:

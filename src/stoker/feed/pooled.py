@@ -10,6 +10,9 @@ import queue
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from stoker.feed import sharing
 from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
 from stoker.meter import now
 from stoker.pool.pool import Pool
@@ -192,3 +195,30 @@ class PoolIter(MapIter):
 
     def __del__(self) -> None:
         self.close()
+
+
+class InTurnIter(PoolIter):
+    """Worker processes that other ranks may help, without a seed. Says once if the dataset draws, so that they cannot."""
+
+    def __init__(self, loader: Any, start: Callable[["PoolIter"], Pool]) -> None:
+        self._loader = loader
+        super().__init__(loader, start)
+
+    def _next_work(self) -> Work:
+        ids = self._next_index()
+        return Work(0, 0, 0, ids.view(_AsItIs) if type(ids) is np.ndarray else ids)
+
+    def _made(self, result: Result) -> Made:
+        if getattr(self._pool, "draws", False):
+            sharing.say(self._loader, _DRAWS)
+        return super()._made(result)
+
+
+class _AsItIs(np.ndarray[Any, Any]):
+    """Indices that a user's sampler gave as an array, and that the dataset gets as one."""
+
+
+_DRAWS = (
+    "without a seed a worker's random numbers go on from batch to batch, and this dataset draws some, or is changed by "
+    "reading it: seed=n shares what draws (stoker run --seed N)"
+)

@@ -9,15 +9,21 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch.utils.data
+
 from stoker.feed.digest import NoDigestError, digest_of
 from stoker.feed.progress import samplers_of
 from stoker.host import folders, process, ranks
+from stoker.slots.offers import NotOfferedError
 
 
 def folder() -> Path:
     """Where ranks of this user find each other."""
-    found = folders.make_home() / "ranks"
-    folders.make(found)
+    try:
+        found = folders.make_home() / "ranks"
+        folders.make(found)
+    except OSError as error:
+        raise NotOfferedError(str(error)) from error
     return found
 
 
@@ -28,23 +34,35 @@ def job_of(loader: Any) -> str | None:
     why = _obstacle(loader)
     if why is None:
         try:
-            return f"{launch()} {digest_of(loader.dataset, loader.collate_fn, loader.seed)}"
+            return f"{launch()} {loader.seed} {digest_of(loader.dataset, loader.collate_fn)}"
         except NoDigestError as error:
             why = str(error)
-    if why and not loader._told_about_ranks and not ranks.rank():
-        loader._told_about_ranks = True
-        warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=9)
+    if why:
+        say(loader, why)
     return None
+
+
+def is_unchanged(collate_fn: Any, job: str, dataset: Any) -> bool:
+    """Whether a dataset is as it was when its job was named. A worker asks when it has made a batch."""
+    try:
+        return job.endswith(digest_of(dataset, collate_fn))
+    except NoDigestError:
+        return False
+
+
+def say(loader: Any, why: str) -> None:
+    """Say once, in one rank, why workers are not shared."""
+    if not loader._told_about_ranks and not ranks.rank():
+        loader._told_about_ranks = True
+        warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=10)
 
 
 def _obstacle(loader: Any) -> str | None:
     """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
     if not loader.num_workers or all(getattr(sampler, "num_replicas", 1) == 1 for sampler in samplers_of(loader)):
         return ""
-    if loader.seed is None:
-        return (
-            "without a seed a worker's random numbers go on from batch to batch: seed=n (stoker run --seed N) shares them"
-        )
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return "a stream has no positions that another rank could begin at"
     if loader.workers != "processes":
         return "worker threads belong to their process"
     if not loader.in_order:

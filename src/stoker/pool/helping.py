@@ -1,9 +1,10 @@
 """A worker of a rank that shares: with no orders of its own, it makes batches for other ranks of its job.
 
-Its own orders come first. Then it takes up what its own rank lacks, and then it helps the rank that is furthest behind: one
-whose workers are all busy, and that has most works waiting for each of them. The batch goes into memory that this worker
-has made for that rank, and over a socket that only processes of this user may use. What it cannot make, because it raises
-an error or does not fit into a slot, it leaves to the rank's own workers, so errors are raised as they would be without it.
+Its own orders come first. Then it takes up what its own rank lacks. Then it helps the rank that is furthest behind: all
+workers of that rank are busy, it has no finished batch to spare, and most works wait for each of its workers. The batch
+goes into memory that this worker has made for that rank, and over a socket that only processes of this user may use. What
+it cannot make, because it raises an error or does not fit into a slot, it leaves to the rank's own workers, so errors are
+raised as they would be without it.
 """
 
 import contextlib
@@ -140,14 +141,15 @@ class Helping:
             if self._own.begin(mine[0]):
                 self._use(self._own_room)
                 return mine
+            self._skip(*mine)
 
     def publish(self, name: Any, result: Result) -> None:
         """Report a batch to its rank. Other ranks' own workers make what could not be made here."""
         if isinstance(result, Made):
             self._batch_s += (result.prep_s - self._batch_s) / 4
         if not isinstance(name, _Help):
+            self._own.done(name)  # before the training process says that it is over
             self._lines.publish(name, result)
-            self._own.done(name)
         elif isinstance(result, Made) and result.place is not None:
             name.rank.report(name.number, result)
         else:
@@ -178,13 +180,16 @@ class Helping:
 
     # ---- works that lack a worker
 
+    def _skip(self, number: int, work: Work) -> None:
+        """Another worker has this one. If that fails, `_left` finds it."""
+
     def _left(self) -> tuple[Any, Work] | None:
         """A work of this rank that no worker is making."""
         for number in self._own.left():
             content = self._own.take(number, offers.OWN)
             if content is not None:
                 self._use(self._own_room)
-                return number, work_of(opened(content))
+                return number, work_of(opened(content)[1])
         return None
 
     def _for_another_rank(self) -> tuple[Any, Work] | None:
@@ -192,7 +197,7 @@ class Helping:
         behind = []
         for path, rank in self._ranks.items():
             waiting = rank.works.waiting()
-            if waiting and rank.works.under_way() >= rank.workers:
+            if waiting and rank.works.is_behind(rank.workers):
                 behind.append((len(waiting) / rank.workers, path, waiting[0]))
         for _, path, number in sorted(behind, reverse=True):
             rank = self._ranks[path]
@@ -205,7 +210,7 @@ class Helping:
             if content is not None:
                 self._helped_at = self._clock()
                 self._use(room)
-                return _Help(rank, number), work_of(opened(content))
+                return _Help(rank, number), work_of(opened(content)[1])
         return None
 
     def _look_for_ranks(self) -> None:

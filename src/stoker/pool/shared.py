@@ -17,6 +17,7 @@ from typing import Any
 from stoker.host import forks, process
 from stoker.memory import Memory
 from stoker.pool.helping import SharedServing, check_same_user
+from stoker.pool.in_turn import ServingInTurn
 from stoker.pool.processes import LinePool, LoaderSlots
 from stoker.pool.serving import Duty, Result
 from stoker.pool.work import Made, Work
@@ -24,7 +25,7 @@ from stoker.pool.worker import Opener
 from stoker.slots.area import Area
 from stoker.slots.inbox import Inbox
 from stoker.slots.messages import Frames, marshalled, opened
-from stoker.slots.offers import Offers
+from stoker.slots.offers import MAY_BE_HELPED, UNKNOWN, Offers
 from stoker.tensor.caching import Caching
 
 _CHUNK = 1 << 16
@@ -44,8 +45,12 @@ class SharedPool(LinePool):
         helped: Callable[[], None],
         *,
         pins: bool,
+        is_unchanged: Callable[[Any], bool] | None = None,
     ) -> None:
-        """Share with ranks of this job, which have entries in the folder. `helped` is called for each of their batches."""
+        """Share with ranks of this job, which have entries in the folder. `helped` is called for each of their batches.
+
+        Without a seed, `is_unchanged` says of a dataset in a worker whether it is as it was before its first batch.
+        """
         area = slots.inbox.area
         self._rows = area.rows
         self._helped = helped
@@ -62,12 +67,13 @@ class SharedPool(LinePool):
             "address": address,
             "pid": process.own()[0],
         }
-        self._offers = Offers(folder, about)
+        self._offers = Offers(folder, about, MAY_BE_HELPED if is_unchanged is None else UNKNOWN)
+        serving: Any = partial(SharedServing, own=self._offers.path)
+        if is_unchanged is not None:
+            serving = partial(ServingInTurn, own=self._offers.path, is_unchanged=is_unchanged)
         _pools.add(self)
         try:
-            super().__init__(
-                duty, caching, context, slots, pins=pins, serving=partial(SharedServing, own=self._offers.path)
-            )
+            super().__init__(duty, caching, context, slots, pins=pins, serving=serving)
         except BaseException:
             self._close_helpers()
             raise
@@ -78,15 +84,23 @@ class SharedPool(LinePool):
     def order(self, worker: int, name: int, work: Work) -> None:
         """Send work to a worker, without waiting, and offer it to all others."""
         plain = work.as_plain() if work.part is None and work.decision is None else None
-        if plain is not None:
-            self._offers.offer(name, marshalled(tuple(plain)))
-        super().order(worker, name, work)
+        if plain is None:
+            super().order(worker, name, work)
+            return
+        content = marshalled((name, tuple(plain)))
+        self._offers.offer(name, content)
+        self._orders[worker].send(content)
 
     def get(self, timeout_s: float) -> tuple[int, Result]:
         """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
         number, result = super().get(timeout_s)
         self._offers.over(number)
         return number, result
+
+    @property
+    def draws(self) -> bool:
+        """Whether a batch was seen to draw, so that no other rank can help."""
+        return self._offers.draws
 
     def _accept(self) -> list[Any]:
         """A worker of another rank comes."""
@@ -165,7 +179,9 @@ class _Helper:
         if not data:
             return None
         messages = self._frames.feed(data)
-        if self.opener is None and messages:
+        if self.opener is None:
+            if not descriptors or not messages:  # both come with the first bytes, or not at all
+                return None
             _, prefetch, stride = opened(messages.pop(0))
             self.opener = self._map(descriptors[0], prefetch, stride)
         return [self._report(opened(message)) for message in messages]

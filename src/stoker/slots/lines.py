@@ -86,6 +86,10 @@ class OrderLine:
             content = marshalled((message[0], tuple(message[1])))
         else:
             content = marshalled(message) if is_plain(message) else pickled(message)
+        self.send(content)
+
+    def send(self, content: bytes) -> None:
+        """Send an order that is marshalled already."""
         self.backlog.append(framed(content))
         self.flush()
         if self.backlog:
