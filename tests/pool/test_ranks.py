@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ STEPS, BATCH = 24, 4
 class Uneven(Dataset[Any]):
     """Draws for every sample. Samples of rank 0 take long, and say in a folder which process is at them."""
 
-    def __init__(self, folder: Path | None = None, dear_s: float = 0.02, ranks: int = 2) -> None:
+    def __init__(self, folder: Path | None = None, dear_s: float = 0.01, ranks: int = 2) -> None:
         self.folder, self.dear_s, self.ranks = folder, dear_s, ranks
 
     def __len__(self) -> int:
@@ -46,8 +47,9 @@ def loader_of(dataset: Any, rank: int, **options: Any) -> Any:
     return stoker.DataLoader(dataset, BATCH, sampler=sampler, **options)
 
 
-def read(dataset: Any, rank: int, options: dict[str, Any], line: Any, epochs: int = 2) -> None:
+def read(dataset: Any, rank: int, options: dict[str, Any], line: Any, epochs: int) -> None:
     """A rank: it says when an epoch is over, and stays until it is told to go."""
+    warnings.simplefilter("ignore")  # that it draws
     torch.manual_seed(rank)
     loader = loader_of(dataset, rank, **options)
     try:
@@ -64,9 +66,9 @@ def read(dataset: Any, rank: int, options: dict[str, Any], line: Any, epochs: in
 
 
 class Rank:
-    def __init__(self, dataset: Any, number: int, **options: Any) -> None:
+    def __init__(self, dataset: Any, number: int, epochs: int = 2, **options: Any) -> None:
         self.line, its = multiprocessing.Pipe()
-        self.process = multiprocessing.Process(target=read, args=(dataset, number, options, its))
+        self.process = multiprocessing.Process(target=read, args=(dataset, number, options, its, epochs))
         self.process.start()
         its.close()
 
@@ -146,8 +148,8 @@ def until_helped(folder: Path, helper: Rank) -> int:
 
 @pytest.mark.parametrize("act", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_helper_that_is_killed_or_stopped_holds_up_nobody(act: signal.Signals, tmp_path: Path) -> None:
-    dataset = Uneven(tmp_path, dear_s=0.1)
-    with ranks_of(dataset, {}, {"persistent_workers": True}) as (behind, helper):
+    dataset = Uneven(tmp_path, dear_s=0.04)
+    with ranks_of(dataset, {"epochs": 1}, {"persistent_workers": True}) as (behind, helper):
         helper.get()
         worker = until_helped(tmp_path, helper)
         os.kill(worker, act)
@@ -162,8 +164,8 @@ def test_a_helper_that_is_killed_or_stopped_holds_up_nobody(act: signal.Signals,
 
 
 def test_a_rank_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
-    dataset = Uneven(tmp_path, dear_s=0.05)
-    with ranks_of(dataset, {}, {"persistent_workers": True}) as (behind, helper):
+    dataset = Uneven(tmp_path, dear_s=0.04)
+    with ranks_of(dataset, {"epochs": 1}, {"persistent_workers": True}) as (behind, helper):
         helper.get()
         until_helped(tmp_path, helper)
         assert helper.process.pid is not None
@@ -252,7 +254,8 @@ def torchs(dataset: Any, rank: int, workers: int) -> list[list[torch.Tensor]]:
     sampler: Any = DistributedSampler(dataset, dataset.ranks, rank, shuffle=False)
     with torch.random.fork_rng():
         torch.manual_seed(rank)
-        loader = torch.utils.data.DataLoader(dataset, BATCH, sampler=sampler, num_workers=workers)
+        options: Any = {"num_workers": workers, "persistent_workers": True}
+        loader = torch.utils.data.DataLoader(dataset, BATCH, sampler=sampler, **options)
         return [[batch.clone() for batch in loader] for _ in range(2)]
 
 
@@ -260,7 +263,7 @@ def torchs(dataset: Any, rank: int, workers: int) -> list[list[torch.Tensor]]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_without_a_seed_it_is_torchs_bit_for_bit(kind: type[Uneven], workers: int) -> None:
     dataset = kind()
-    options = {"seed": None, "num_workers": workers}
+    options = {"seed": None, "num_workers": workers, "persistent_workers": True}
     with ranks_of(dataset, options, options) as ranks:
         for epoch in range(2):
             got = [rank.get() for rank in ranks[::-1]][::-1]

@@ -101,4 +101,5 @@ def _end(owner: int, closing: list[Any]) -> None:
         by = f"{workers} worker{'' if workers == 1 else 's'}"
         words.insert(0, f"stoker:{rank} {batches:,} batches, {waited_s:.1f} s waiting for data, {by}{cached}")
     if words:
-        print("\n".join(words), file=sys.stderr, flush=True)
+        sys.stderr.write("\n".join([*words, ""]))  # in one piece: other ranks write there, too
+        sys.stderr.flush()
