@@ -45,6 +45,8 @@ class LoaderStats:
     """Workers of the latest epoch."""
     cache_faults: int = 0
     """How often the cache could not do what it should; the bytes came from storage then."""
+    helped: int = 0
+    """Batches that workers of other ranks have made for this one."""
     group: Any = None
     """The group that batches are shared with, if any."""
 
@@ -121,6 +123,7 @@ class Meter:
         self.wait_s = self.prep_s = self.first_batch_s = 0.0
         self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
         self.fetch_s = 0.0
+        self.helped = 0
         self.began_at = 0.0  # when the loader was first iterated
         self.has_warned = False
         self.group = ""  # that it reads in
@@ -138,6 +141,10 @@ class Meter:
             self.has_warned = True
             warnings.warn(f"{fault}; what it does not give is read from storage", stacklevel=2)
 
+    def help(self) -> None:
+        """A worker of another rank has made a batch."""
+        self.helped += 1
+
     def stats(self) -> LoaderStats:
         """The counters as they are now."""
         return LoaderStats(
@@ -153,6 +160,7 @@ class Meter:
             first_batch_s=self.first_batch_s,
             workers=self.workers,
             cache_faults=self.faults,
+            helped=self.helped,
         )
 
 

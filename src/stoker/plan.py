@@ -4,6 +4,7 @@ version = 1
 [loader]
 workers = "threads"        # or "processes"
 num_workers = 8
+seed = 42                  # randomness by position: see docs/seeds.md
 prefetch = 4               # batches ahead for each worker
 [cache]
 capacity_bytes = 8000000000
@@ -11,6 +12,8 @@ policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
 [share]
 group = "search-7"         # prepare batches once for all jobs of this name
+[ranks]
+share = true               # workers of all ranks of a job on this host help each other
 [checkpoint]
 overhead = 0.03
 """
@@ -27,9 +30,15 @@ from stoker.errors import ConfigError
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
 
 SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
-    "loader": {"workers": ("workers", str), "num_workers": ("num_workers", int), "prefetch": ("prefetch_factor", int)},
+    "loader": {
+        "workers": ("workers", str),
+        "num_workers": ("num_workers", int),
+        "prefetch": ("prefetch_factor", int),
+        "seed": ("seed", int),
+    },
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
     "share": {"group": ("group", str)},
+    "ranks": {"share": ("share_ranks", bool)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -45,6 +54,8 @@ class Plan:
     cache_policy: str | None = None
     cache_dir: str | None = None
     group: str | None = None
+    seed: int | None = None
+    share_ranks: bool | None = None
     overhead: float | None = None
 
     @classmethod
@@ -67,7 +78,9 @@ class Plan:
                     known = ", ".join(SECTIONS[section])
                     raise ConfigError(f"the plan {path} has an unknown key {key!r} in [{section}]: there are {known}")
                 name, kind = SECTIONS[section][key]
-                if isinstance(value, bool) or not isinstance(value, (kind, int) if kind is float else kind):
+                if (isinstance(value, bool) and kind is not bool) or not isinstance(
+                    value, (kind, int) if kind is float else kind
+                ):
                     raise ConfigError(f"the plan {path}: {key} in [{section}] must be a {kind.__name__}, not {value!r}")
                 values[name] = value
         return cls.of_values(values)

@@ -3,7 +3,10 @@
 import secrets
 from typing import Any
 
+import pytest
+
 import stoker
+from stoker.feed import sharing
 from stoker.testing import PoolContract, ProcessPoolContract
 
 
@@ -15,6 +18,19 @@ class TestProcessesOverLines(ProcessPoolContract):
 class TestPersistentProcessesOverLines(ProcessPoolContract):
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
         options: dict[str, Any] = {"prefetch_factor": 4, "seed": 1, "persistent_workers": True}
+        return stoker.DataLoader(dataset, batch_size, num_workers=workers, **options)
+
+
+class TestProcessesThatShare(ProcessPoolContract):
+    """One rank, whose workers no other rank helps."""
+
+    @pytest.fixture(autouse=True)
+    def shares_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        job = secrets.token_hex(4)
+        monkeypatch.setattr(sharing, "job_of", lambda *_: job)
+
+    def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
+        options: dict[str, Any] = {"prefetch_factor": 4, "seed": 1, "ranks": "shared"}
         return stoker.DataLoader(dataset, batch_size, num_workers=workers, **options)
 
 

@@ -33,6 +33,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "have the same data, batch size and transforms",
     )
     parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=int,
+        help="let random numbers of datasets belong to the position of a sample, drawn from this seed: then any worker may "
+        "prepare any batch, and results do not depend on the number of workers (they are not those without --seed)",
+    )
+    parser.add_argument(
+        "--ranks",
+        choices=("shared",),
+        help="shared: a worker that has nothing to do helps the rank of this host that is behind; needs --seed "
+        "(docs/ranks.md)",
+    )
+    parser.add_argument(
         "--checkpoint",
         metavar="DIR",
         help="save models, optimizers, schedulers and the training loader there by itself, and go on from there when the "
@@ -62,6 +75,10 @@ def run(options: argparse.Namespace) -> int:
         from stoker.group.door import check_name  # what is not asked for is not loaded: that takes a tenth of a second
 
         plan = replace(plan, group=check_name(options.group))
+    if options.seed is not None:
+        plan = replace(plan, seed=options.seed)
+    if options.ranks is not None:
+        plan = replace(plan, share_ranks=True)
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
     if options.restart_args is not None and options.checkpoint is None:

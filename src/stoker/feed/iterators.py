@@ -14,8 +14,9 @@ import torch.multiprocessing
 import torch.utils.data
 
 from stoker.errors import ConfigError
+from stoker.feed import sharing
 from stoker.feed.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
-from stoker.feed.pooled import PoolIter
+from stoker.feed.pooled import InTurnIter, PoolIter
 from stoker.feed.progress import is_batched
 from stoker.feed.route import EpochWorks, recognise
 from stoker.feed.seeded import SeededInlineIter, SeededPoolIter
@@ -25,6 +26,7 @@ from stoker.pool.pool import Pool
 from stoker.pool.processes import LinePool, LoaderSlots
 from stoker.pool.serving import Duty, itself
 from stoker.pool.threads import HereRoom, QueuePool
+from stoker.slots import offers
 from stoker.tensor.leaves import HereCollate
 from stoker.tensor.seeding import Positions, draws_from_globals, prepares_batches, takes_rng
 
@@ -57,7 +59,10 @@ def _make(loader: Any) -> Any:
     elif loader.num_workers == 0:
         iterator = (InlineIter if streams else MapInlineIter)(loader)
     elif threads:
-        iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader)))
+        iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader, _collate_here(loader))))
+    elif (job := sharing.job_of(loader)) is not None:
+        start = partial(_process_pool, loader, partial(_fetching, loader, loader.collate_fn), job)
+        iterator = InTurnIter(loader, start)
     else:
         iterator = (WorkersIter if streams else MapWorkersIter)(loader, LoaderSlots(loader, loader.here.spares))
     if loader.num_workers:
@@ -80,14 +85,29 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
     if loader.num_workers == 0:
         return SeededInlineIter(loader, works, maker(loader.collate_fn))
     own = maker(_collate_here(loader) if threads else loader.collate_fn)
-    start = partial(_thread_pool if threads else _process_pool, loader, partial(itself, own))
+    if threads:
+        start = partial(_thread_pool, loader, partial(itself, own))
+    else:
+        job = sharing.job_of(loader) if works.steering is None else None
+        start = partial(_process_pool, loader, partial(itself, own), job)
     return SeededPoolIter(loader, works, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
 
 
-def _process_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
+def _process_pool(loader: Any, maker: Callable[[], Maker], job: str | None, iterator: Any) -> Pool:
     context = loader.multiprocessing_context or torch.multiprocessing
     slots = LoaderSlots(loader, loader.here.spares)
-    return LinePool(_duty(loader, maker, iterator), loader.caching, context, slots, pins=iterator.pins)
+    parts = _duty(loader, maker, iterator), loader.caching, context, slots
+    if job is None:
+        return LinePool(*parts, pins=iterator.pins)
+    from stoker.pool.shared import SharedPool  # what is not asked for is not loaded
+
+    try:
+        is_unchanged = None if loader._by_position else partial(sharing.is_unchanged, loader.collate_fn, job)
+        folder, helped = sharing.folder(), loader._meter.help
+        return SharedPool(*parts, folder, job, helped, pins=iterator.pins, is_unchanged=is_unchanged)
+    except offers.NotOfferedError as error:
+        sharing.say(loader, str(error))
+        return LinePool(*parts, pins=iterator.pins)
 
 
 def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
@@ -101,14 +121,14 @@ def _duty(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Duty:
     return Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, iterator.base_seed, maker)
 
 
-def _fetching(loader: Any) -> Maker:
-    """A maker without a seed for one worker thread. It does what torch's fetcher does."""
+def _fetching(loader: Any, collate_fn: Callable[[Any], Any]) -> Maker:
+    """A maker without a seed for one worker. It does what torch's fetcher does."""
     batched = is_batched(loader)
 
     def fetcher(collate: Callable[[Any], Any]) -> Any:
         return DatasetKind.create_fetcher(DatasetKind.Map, loader.dataset, batched, collate, loader.drop_last)
 
-    return FetchMaker(fetcher, _collate_here(loader), batched=batched)
+    return FetchMaker(fetcher, collate_fn, batched=batched)
 
 
 def _collate_here(loader: Any) -> Any:

@@ -32,6 +32,7 @@ class Options:
     group: str | None
     group_bytes: Any
     group_patience_s: float | None
+    ranks: str | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     is_cache_planned: bool = False
     """Whether the cache is a plan's wish, not the script's."""
@@ -43,12 +44,13 @@ class Options:
         plan = self.plan if isinstance(self.plan, Plan) else default_plan if self.plan is None else Plan.load(self.plan)
         if is_wanted() and expected.difference() is not None:
             expected.fall_back(self._asked())
-            plan = replace(plan, workers=None, cache_bytes=None, group=None)
+            plan = replace(plan, workers=None, cache_bytes=None, group=None, seed=None, share_ranks=None)
         return self._planned(plan, dataset)._checked(dataset)
 
     def _asked(self) -> list[str]:
         """The options that torch's own loader does not have."""
         asked = {"seed=": self.seed is not None, "group=": self.group is not None, "cache=": self.cache is not None}
+        asked["ranks='shared'"] = self.ranks == "shared"
         return [name for name, is_asked in (asked | {"workers='threads'": self.workers == "threads"}).items() if is_asked]
 
     def _planned(self, plan: Plan, dataset: Any) -> "Options":
@@ -66,19 +68,26 @@ class Options:
             found["num_workers"] = plan.num_workers
         if plan.prefetch_factor is not None and is_open("prefetch_factor", None):
             found["prefetch_factor"] = plan.prefetch_factor if found.get("num_workers", self.num_workers) else None
+        if plan.seed is not None and is_open("seed", None) and not streams:
+            found["seed"] = plan.seed
+        if plan.share_ranks and is_open("ranks", None):
+            found["ranks"] = "shared"
         if plan.group is not None and is_open("group", None) and not streams:
             found["group"] = plan.group
         if plan.cache_bytes is not None and is_open("cache", None):
             found |= {"cache": plan.cache_bytes, "is_cache_planned": True}
             found["cache_dir"] = plan.cache_dir if self.cache_dir is None else self.cache_dir
             is_alone = found.get("group", self.group) is None
-            if plan.cache_policy is not None and self.seed is not None and hasattr(dataset, "cache_name") and is_alone:
+            seed = found.get("seed", self.seed)
+            if plan.cache_policy is not None and seed is not None and hasattr(dataset, "cache_name") and is_alone:
                 found["cache_policy"] = plan.cache_policy
         return replace(self, **found)
 
     def _checked(self, dataset: Any) -> "Options":
         if self.workers not in ("processes", "threads"):
             raise ConfigError(f"workers must be 'processes' or 'threads', not {self.workers!r}")
+        if self.ranks not in (None, "shared"):
+            raise ConfigError(f"ranks must be 'shared' or None, not {self.ranks!r}")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise ConfigError(f"seed must be a whole number or None, not {self.seed!r}")
         if not is_enabled():

@@ -10,6 +10,9 @@ import queue
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from stoker.feed import sharing
 from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
 from stoker.meter import now
 from stoker.pool.pool import Pool
@@ -29,6 +32,8 @@ class PoolIter(MapIter):
         self._load = [0] * workers
         """How many works each worker has."""
         self._sent = self._expected = 0
+        self._helped = 0
+        """Works that were ordered beyond what the own workers may have, because others help them."""
         self._due: dict[int, int] = {}
         """The worker of each work that is under way."""
         self._early: dict[int, Result] = {}
@@ -53,6 +58,7 @@ class PoolIter(MapIter):
         self._early.clear()
         self._expected, self._is_over = self._sent, False
         self._turns = itertools.cycle(range(self._crew_size))
+        self._helped = 0
         for _ in range(self._most_due * self._crew_size):
             self._order_next()
 
@@ -116,6 +122,9 @@ class PoolIter(MapIter):
             self._early[number] = result
         try:
             self._order_next()
+            while self._pool is not None and self._helped < self._pool.helpers:
+                self._helped += 1
+                self._order_next()
         except BaseException:  # of the user's sampler
             self._drop([result])
             raise
@@ -140,9 +149,10 @@ class PoolIter(MapIter):
                         f"DataLoader timed out after {self._timeout_s} seconds{self._who_is_late(late)}"
                     ) from None
                 continue
-            if number in self._due:  # or it came before, from a child that the dataset forked
+            if number in self._due:
                 self._is_due = False
                 return number, result
+            self._drop([result])  # it came before: from a child that the dataset forked, or two workers have made it
 
     def _settle(self, number: int, result: Result) -> None:
         """Note that a work is done, and how long it took."""
@@ -185,3 +195,30 @@ class PoolIter(MapIter):
 
     def __del__(self) -> None:
         self.close()
+
+
+class InTurnIter(PoolIter):
+    """Worker processes that other ranks may help, without a seed. Says once if the dataset draws, so that they cannot."""
+
+    def __init__(self, loader: Any, start: Callable[["PoolIter"], Pool]) -> None:
+        self._loader = loader
+        super().__init__(loader, start)
+
+    def _next_work(self) -> Work:
+        ids = self._next_index()
+        return Work(0, 0, 0, ids.view(_AsItIs) if type(ids) is np.ndarray else ids)
+
+    def _made(self, result: Result) -> Made:
+        if getattr(self._pool, "draws", False):
+            sharing.say(self._loader, _DRAWS)
+        return super()._made(result)
+
+
+class _AsItIs(np.ndarray[Any, Any]):
+    """Indices that a user's sampler gave as an array, and that the dataset gets as one."""
+
+
+_DRAWS = (
+    "without a seed a worker's random numbers go on from batch to batch, and this dataset draws some, or is changed by "
+    "reading it: seed=n shares what draws (stoker run --seed N)"
+)

@@ -11,6 +11,8 @@ class Pool(Protocol):
     """A crew with an exchange."""
 
     crew: Crew
+    helpers: int
+    """Workers beside the crew: each may be given a work more."""
 
     def order(self, worker: int, name: int, work: Work) -> None:
         """Send work to a worker, without waiting."""

@@ -1,10 +1,12 @@
 """Worker processes over lines: work is pushed to the worker that it is ordered for, and batches come back in slots."""
 
+from collections.abc import Callable
 from typing import Any
 
 from stoker.memory import Flag
 from stoker.pool.crew import Crew, ProcessCrew
-from stoker.pool.serving import Duty, Result, serve
+from stoker.pool.maker import Room
+from stoker.pool.serving import Duty, Exchange, Result, serve
 from stoker.pool.work import NOT_COMMON, Made, Work, listed, work_of
 from stoker.pool.worker import Beginning, Opener, SlotRoom, are_forked, explain
 from stoker.slots.area import Area
@@ -47,7 +49,19 @@ def _take_spare(spares: list[Inbox], workers: int, prefetch: int, pins: Pins | N
 class LinePool:
     """Worker processes over lines."""
 
-    def __init__(self, duty: Duty, caching: Caching, context: Any, slots: LoaderSlots, *, pins: bool) -> None:
+    helpers = 0
+
+    def __init__(
+        self,
+        duty: Duty,
+        caching: Caching,
+        context: Any,
+        slots: LoaderSlots,
+        *,
+        pins: bool,
+        serving: "Callable[[Duty, int, SlotRoom], Serving] | None" = None,
+    ) -> None:
+        serving = serving or Serving
         self._slots = slots
         inbox = slots.inbox
         opener = Opener(inbox, pins=pins)
@@ -67,7 +81,7 @@ class LinePool:
                 for number in range(duty.workers):
                     self._orders.append(self._lines.Queue())
                     own = self._orders[-1], self._reports, self._stop
-                    process = self._lines.Process(_Serving(duty, number, room), own)
+                    process = self._lines.Process(serving(duty, number, room), own)
                     process.daemon = True
                     processes.append(process)
                     process.start()
@@ -103,7 +117,7 @@ class LinePool:
         self._slots.give_back()
 
 
-class _Serving:
+class Serving:
     """What runs in a worker process over lines. It is sent there."""
 
     def __init__(self, duty: Duty, worker: int, room: SlotRoom) -> None:
@@ -112,21 +126,30 @@ class _Serving:
         self._room = room
 
     def __call__(self, orders: WorkerOrders, reports: WorkerReports, stop: Flag) -> None:
+        """Work until there is no more."""
         self._duty.become_worker(self._worker)
         where = f"in DataLoader worker process {self._worker}"
-        serve(self._duty.begin(self._worker, where), where, _LineExchange(orders, reports, stop), self._room)
+        exchange, room = self.exchange(LineExchange(orders, reports, stop))
+        serve(self._duty.begin(self._worker, where), where, exchange, room)
+
+    def exchange(self, lines: "LineExchange") -> tuple[Exchange, Room]:
+        """Where work comes from, and where batches are put."""
+        return lines, self._room
 
 
-class _LineExchange:
+class LineExchange:
     """The worker's end of its lines."""
 
     def __init__(self, orders: WorkerOrders, reports: WorkerReports, stop: Flag) -> None:
-        self._orders, self._reports, self._stop = orders, reports, stop
+        self.orders, self._reports, self.stop = orders, reports, stop
 
     def next(self) -> tuple[int, Work] | None:
         """The next work."""
-        order = self._orders.get()
-        if order is None or self._stop.is_set():
+        return self.opened(self.orders.get())
+
+    def opened(self, order: Any) -> tuple[int, Work] | None:
+        """The work of an order; None if it says to end."""
+        if order is None or self.stop.is_set():
             return None
         name, work = order
         return name, work if type(work) is Work else work_of(work)

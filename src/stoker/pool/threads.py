@@ -28,6 +28,8 @@ from stoker.tensor.worker_info import shown
 class QueuePool:
     """Worker threads over queues. Batches are handed over as they are."""
 
+    helpers = 0
+
     def __init__(self, duty: Duty, caching: Caching, room: "HereRoom") -> None:
         self._duty, self._caching, self._room = duty, caching, room
         self._stopped = threading.Event()

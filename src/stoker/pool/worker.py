@@ -15,7 +15,7 @@ import torch.utils.data
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.meter import now
-from stoker.pool.filling import fill, read
+from stoker.pool.filling import Reducers, fill, one_reader, read
 from stoker.pool.maker import count_samples
 from stoker.pool.work import NOT_COMMON, Made
 from stoker.slots.area import Area
@@ -34,6 +34,8 @@ class SlotRoom:
 
     outbox: Outbox
 
+    reducers: Reducers = staticmethod(one_reader)
+
     def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool) -> None:
         self.area = area
         self.caching = caching
@@ -44,7 +46,7 @@ class SlotRoom:
         """Open the slots of a worker, in its process."""
         self.pid = os.getpid()
         self.outbox = Outbox(self.area, number)
-        collate_into(self.outbox, alike_everywhere=self.alike_everywhere)
+        self.leaves = collate_into(self.outbox, alike_everywhere=self.alike_everywhere)
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
         """Make a batch in a slot, and announce it. When every slot is in use, the batch travels torch's way."""
@@ -61,7 +63,7 @@ class SlotRoom:
                 if not outbox.claim():
                     return self._whole(batch, samples, began)
                 joined = False
-            layout, pickled = fill(batch, outbox)
+            layout, pickled = fill(batch, outbox, self.reducers)
             number, length, used = outbox.announce()
         finally:
             outbox.abandon()

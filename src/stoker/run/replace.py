@@ -96,7 +96,10 @@ def _end(owner: int, closing: list[Any]) -> None:
         looked = sum(meter.hits + meter.misses for meter in _meters)
         cached = f", {sum(meter.hits for meter in _meters) / looked:.0%} of reads from the cache" if looked else ""
         cached = cached.replace("%", " %") + "".join({f", in the group {m.group}" for m in _meters if m.group})
+        helped = sum(meter.helped for meter in _meters)
+        cached += f", {helped:,} batches made by workers of other ranks" if helped else ""
         by = f"{workers} worker{'' if workers == 1 else 's'}"
         words.insert(0, f"stoker:{rank} {batches:,} batches, {waited_s:.1f} s waiting for data, {by}{cached}")
     if words:
-        print("\n".join(words), file=sys.stderr, flush=True)
+        sys.stderr.write("\n".join([*words, ""]))  # in one piece: other ranks write there, too
+        sys.stderr.flush()

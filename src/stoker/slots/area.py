@@ -39,7 +39,7 @@ SlotPlace = tuple[int, int]
 class Area:
     """The shared memory of one iterator: a row of slots for each worker, and a common one. Travels to workers."""
 
-    def __init__(self, workers: int, prefetch: int, *, memory: PrivateMemory | None = None) -> None:
+    def __init__(self, workers: int, prefetch: int, *, memory: Memory | PrivateMemory | None = None) -> None:
         self.workers = workers
         self.rows = workers + 1
         self.prefetch = prefetch

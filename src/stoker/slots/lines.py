@@ -86,6 +86,10 @@ class OrderLine:
             content = marshalled((message[0], tuple(message[1])))
         else:
             content = marshalled(message) if is_plain(message) else pickled(message)
+        self.send(content)
+
+    def send(self, content: bytes) -> None:
+        """Send an order that is marshalled already."""
         self.backlog.append(framed(content))
         self.flush()
         if self.backlog:
@@ -129,6 +133,11 @@ class WorkerOrders:
         self._orders: deque[Any] = deque()
         self.foresee: Callable[[Any], None] | None = None
         """Called with the indices of orders as soon as these arrive, even while earlier orders wait."""
+
+    def wait(self, longest_s: float) -> None:
+        """Wait until an order arrives, or for so long at most."""
+        if not self._orders:
+            self._poll.poll(longest_s * 1000)
 
     def get(self, timeout: float | None = None) -> Any:
         """The next order."""
@@ -183,6 +192,10 @@ class WorkerReports:
             except (BrokenPipeError, ConnectionResetError):
                 return
 
+    def hang_up(self) -> None:
+        """Close this end of the line."""
+        self._writing.close()
+
     def _write(self, number: Any, content: Any) -> bytes:
         if type(content) is Plain:
             return marshalled((number, *content))
@@ -211,7 +224,9 @@ class ReportLines:
             self.lines.append(Ends())
         self._arrive = arrive
         self._frames = {line.reader: Frames() for line in self.lines}
-        self._messages: deque[bytes] = deque()
+        self._messages: deque[Any] = deque()
+        """Messages as they came, and reports that other descriptors gave."""
+        self._others: dict[int, Callable[[], list[Any]]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll = select.poll()
         for descriptor in [*self._frames, self._wake]:
@@ -230,10 +245,22 @@ class ReportLines:
             if not events or (self._receive(events) and not self._messages):
                 raise queue.Empty
         message = self._messages.popleft()
+        if type(message) is not bytes:
+            return message
         if not message.startswith(MARSHALLED):
             return pickle.loads(message)
         number, *values = opened(message)
         return number, self._arrive(*values)
+
+    def watch(self, descriptor: int, receive: Callable[[], list[Any]]) -> None:
+        """Also wait for a descriptor. When it can be read, `receive` is called, and returns reports, if any."""
+        self._others[descriptor] = receive
+        self._poll.register(descriptor, select.POLLIN)
+
+    def forget(self, descriptor: int) -> None:
+        """Undo `watch`, before the descriptor is closed."""
+        if self._others.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
 
     def _receive(self, events: list[tuple[int, int]]) -> bool:
         hung_up = False
@@ -242,6 +269,8 @@ class ReportLines:
             if descriptor == self._wake:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(descriptor)
+            elif descriptor in self._others:
+                self._messages.extend(self._others[descriptor]())
             elif frames is None:
                 self._poll.unregister(descriptor)  # an order line has room again
             else:

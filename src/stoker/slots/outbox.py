@@ -155,6 +155,10 @@ class Outbox:
             self._turns[slot.number] = 1
         return slot.number, slot.mapping.length, slot.used
 
+    def withdraw(self, number: int) -> None:
+        """Take back a slot that was announced, and that nobody has been told of."""
+        self._turns[number] = 0
+
     def _lease(self, slot: _Slot) -> None:
         if slot.mapping is None or slot.mapping.length < self._longest:
             slot.mapping = self.area.memory.map(self.area.offset((slot.row, slot.number)), self._longest)

@@ -10,7 +10,7 @@ import math
 import pickle
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
 from typing import Any
@@ -55,13 +55,25 @@ _NUMPY_DTYPE = {dtype: name for name, dtype in TORCH_DTYPE.items()}
 _NUMPY_DTYPES = [_NUMPY_DTYPE.get(dtype) for dtype in _DTYPES]
 
 
-def collate_into(outbox: Outbox, *, alike_everywhere: bool) -> None:
-    """Make torch's `default_collate` stack tensors and arrays straight into the claimed slot. For a worker process."""
-    collations.update(leaves_in(outbox, alike_everywhere=alike_everywhere))
+def collate_into(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
+    """Make torch's `default_collate` stack tensors and arrays straight into the claimed slot. For a worker process.
+
+    Returns the functions that do it: a worker with several outboxes puts those of another one in their place.
+    """
+    leaves = leaves_in(outbox, alike_everywhere=alike_everywhere)
+    collations.update(leaves)
+    return leaves
 
 
-def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
+def collate_with(leaves: Mapping[Any, Leaf]) -> None:
+    """Put functions for another outbox in the place of those that `collate_into` has set."""
+    collations.update(leaves)
+
+
+def leaves_in(outbox: Outbox, *, alike_everywhere: bool, instead_of: Mapping[Any, Leaf] | None = None) -> dict[Any, Leaf]:
     """Functions for torch's map of collations, except for kinds for which the user has put a function there.
+
+    `instead_of` are functions of another outbox that may be there now.
 
     When samples differ in dtype, torch gives one result in the training process and another in workers. With
     `alike_everywhere`, workers give the result of the training process.
@@ -126,7 +138,8 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool) -> dict[Any, Leaf]:
         float: (collate_floats, gather_numbers(float, "d", torch.float64, collate_floats)),
         tuple: (None, turn_tuples),
     }
-    return {kind: ours for kind, (torchs, ours) in leaves.items() if collations.get(kind) is torchs}
+    known = instead_of or {}
+    return {kind: ours for kind, (torchs, ours) in leaves.items() if kind in known or collations.get(kind) is torchs}
 
 
 _JOINED_BYTES = 16 << 10

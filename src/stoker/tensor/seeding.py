@@ -60,6 +60,26 @@ def generators_restored() -> Iterator[None]:
         _restore(states)
 
 
+class Generators:
+    """The default generators of this process, as they were at a moment."""
+
+    def __init__(self) -> None:
+        self.keep()
+
+    def keep(self) -> None:
+        """Remember them as they are now."""
+        self._states = _states()
+        self._text = _written(self._states)
+
+    def moved(self) -> bool:
+        """Whether one of them was drawn from, or set, since then."""
+        return _written(_states()) != self._text
+
+    def restore(self) -> None:
+        """Put them back."""
+        _restore(self._states)
+
+
 class _Watch:
     """Notices draws from the default generators: it compares them with generators that nobody draws from."""
 

@@ -67,3 +67,28 @@ def _in_child() -> None:
 
 
 forks.register(forks.Stage.LOCKS, after_in_child=_in_child)
+
+
+class _Noticed:
+    """A worker's info that notices when it is asked which worker this is."""
+
+    def __init__(self, info: Any) -> None:
+        self._info = info
+        self._is_asked = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("id", "seed"):
+            self._is_asked = True
+        return getattr(self._info, name)
+
+    def were_asked(self) -> bool:
+        """Whether user code has asked since the last call."""
+        was, self._is_asked = self._is_asked, False
+        return was
+
+
+def notice_questions() -> _Noticed:
+    """From now on, notice in this worker process when user code asks which worker it is in."""
+    noticed = _Noticed(worker_info.of_process())
+    worker_info.set_of_process(noticed)
+    return noticed

@@ -42,12 +42,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     workers or on which of them prepares a batch, and a loop resumed from `state_dict()` goes on exactly where it was. With
     `workers="threads"` the workers are threads. With `cache="8GB"` files, or the samples of a `stoker.Dataset`, are kept
     in memory that all processes and jobs of this host share. With `group="name"` every batch is prepared once for all jobs
-    of that name on this host. A `plan` sets the arguments that are not given. `stats()` tells what the loader has done;
-    `close()` ends its workers at once.
+    of that name on this host. With `ranks="shared"` the workers of all ranks of this job on this host help each other. A
+    `plan` sets the arguments that are not given. `stats()` tells what the loader has done; `close()` ends its workers.
     """
 
     _options: Options
-    _told_about_threads = False
+    _told_about_threads = _told_about_ranks = False
     _draws = False
     """Whether a worker has seen the dataset draw from a default generator."""
 
@@ -85,6 +85,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         group: str | None = None,
         group_bytes: int | str | None = None,
         group_patience_s: float | None = None,
+        ranks: str | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
         asked = Options(
@@ -98,6 +99,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             group,
             group_bytes,
             group_patience_s,
+            ranks,
             plan,
             given=self.__dict__.pop("_given", frozenset()),
         )
@@ -106,7 +108,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.plan, self.workers, self.seed = plan, options.workers, options.seed
         self.cache, self.cache_policy, self.cache_dir = options.cache, options.cache_policy, options.cache_dir
         self.group, self.group_bytes = options.group, options.group_bytes
-        self.group_patience_s = options.group_patience_s
+        self.group_patience_s, self.ranks = options.group_patience_s, options.ranks
         self._owner = os.getpid()
         self._meter = Meter()
         self._progress = Progress()

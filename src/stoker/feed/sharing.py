@@ -1,0 +1,81 @@
+"""Whether a loader shares its workers with other ranks of its job on this host, and with which.
+
+Ranks with the same dataset and seed can prepare each other's batches: the result depends on positions alone. They find each
+other by an entry in a folder of this user's. No rank waits for another one to come.
+"""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch.utils.data
+
+from stoker.feed.digest import NoDigestError, digest_of
+from stoker.feed.progress import samplers_of
+from stoker.host import folders, process, ranks
+from stoker.slots.offers import NotOfferedError
+
+
+def folder() -> Path:
+    """Where ranks of this user find each other."""
+    try:
+        found = folders.make_home() / "ranks"
+        folders.make(found)
+    except OSError as error:
+        raise NotOfferedError(str(error)) from error
+    return found
+
+
+def job_of(loader: Any) -> str | None:
+    """What all ranks that may help each other have in common; None if this loader is not to share."""
+    if loader.ranks != "shared":
+        return None
+    why = _obstacle(loader)
+    if why is None:
+        try:
+            return f"{launch()} {loader.seed} {digest_of(loader.dataset, loader.collate_fn)}"
+        except NoDigestError as error:
+            why = str(error)
+    if why:
+        say(loader, why)
+    return None
+
+
+def is_unchanged(collate_fn: Any, job: str, dataset: Any) -> bool:
+    """Whether a dataset is as it was when its job was named. A worker asks when it has made a batch."""
+    try:
+        return job.endswith(digest_of(dataset, collate_fn))
+    except NoDigestError:
+        return False
+
+
+def say(loader: Any, why: str) -> None:
+    """Say once, in one rank, why workers are not shared."""
+    if not loader._told_about_ranks and not ranks.rank():
+        loader._told_about_ranks = True
+        warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=10)
+
+
+def _obstacle(loader: Any) -> str | None:
+    """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
+    if not loader.num_workers or all(getattr(sampler, "num_replicas", 1) == 1 for sampler in samplers_of(loader)):
+        return ""
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return "a stream has no positions that another rank could begin at"
+    if loader.workers != "processes":
+        return "worker threads belong to their process"
+    if not loader.in_order:
+        return "in_order=False takes batches as its own workers finish them"
+    if loader.worker_init_fn is not None:
+        return "worker_init_fn may make every worker another one"
+    return None
+
+
+def launch() -> str:
+    """The launch that this process belongs to: where its ranks meet, or what started it."""
+    meeting = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"))
+    if meeting.strip(":"):
+        return meeting
+    parent = process.find(os.getppid())
+    return f"{os.getppid()}:{parent.started if parent is not None else 0}"

@@ -1,0 +1,213 @@
+"""The pool of a rank that shares: worker processes over lines, and whatever workers of other ranks make for it.
+
+Every work is ordered from an own worker, and offered to all (`slots/offers`). A worker of another rank that makes it sends
+the batch over a socket, in memory of its own that this process maps. A batch that comes a second time is dropped.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stoker.host import forks, process
+from stoker.memory import Memory
+from stoker.pool.helping import SharedServing, check_same_user
+from stoker.pool.in_turn import ServingInTurn
+from stoker.pool.processes import LinePool, LoaderSlots
+from stoker.pool.serving import Duty, Result
+from stoker.pool.work import Made, Work
+from stoker.pool.worker import Opener
+from stoker.slots.area import Area
+from stoker.slots.inbox import Inbox
+from stoker.slots.messages import Frames, marshalled, opened
+from stoker.slots.offers import MAY_BE_HELPED, UNKNOWN, Offers
+from stoker.tensor.caching import Caching
+
+_CHUNK = 1 << 16
+
+
+class SharedPool(LinePool):
+    """Worker processes over lines, helped by those of other ranks."""
+
+    def __init__(
+        self,
+        duty: Duty,
+        caching: Caching,
+        context: Any,
+        slots: LoaderSlots,
+        folder: Path,
+        job: str,
+        helped: Callable[[], None],
+        *,
+        pins: bool,
+        is_unchanged: Callable[[Any], bool] | None = None,
+    ) -> None:
+        """Share with ranks of this job, which have entries in the folder. `helped` is called for each of their batches.
+
+        Without a seed, `is_unchanged` says of a dataset in a worker whether it is as it was before its first batch.
+        """
+        area = slots.inbox.area
+        self._rows = area.rows
+        self._helped = helped
+        self._pins = pins
+        self._helpers: list[_Helper] = []
+        address = f"stoker-{os.getuid()}-{secrets.token_hex(8)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener.bind(f"\0{address}")
+        self._listener.listen(128)
+        about = {
+            "job": job,
+            "workers": duty.workers,
+            "prefetch": area.prefetch,
+            "address": address,
+            "pid": process.own()[0],
+        }
+        self._offers = Offers(folder, about, MAY_BE_HELPED if is_unchanged is None else UNKNOWN)
+        serving: Any = partial(SharedServing, own=self._offers.path)
+        if is_unchanged is not None:
+            serving = partial(ServingInTurn, own=self._offers.path, is_unchanged=is_unchanged)
+        _pools.add(self)
+        try:
+            super().__init__(duty, caching, context, slots, pins=pins, serving=serving)
+        except BaseException:
+            self._close_helpers()
+            raise
+        self._open_own, self.open = self.open, self._open
+        self._drop_own, self.drop = self.drop, self._drop
+        self._reports.watch(self._listener.fileno(), self._accept)
+
+    def order(self, worker: int, name: int, work: Work) -> None:
+        """Send work to a worker, without waiting, and offer it to all others."""
+        plain = work.as_plain() if work.part is None and work.decision is None else None
+        if plain is None:
+            super().order(worker, name, work)
+            return
+        content = marshalled((name, tuple(plain)))
+        self._offers.offer(name, content)
+        self._orders[worker].send(content)
+
+    def get(self, timeout_s: float) -> tuple[int, Result]:
+        """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
+        number, result = super().get(timeout_s)
+        self._offers.over(number)
+        return number, result
+
+    @property
+    def draws(self) -> bool:
+        """Whether a batch was seen to draw, so that no other rank can help."""
+        return self._offers.draws
+
+    def _accept(self) -> list[Any]:
+        """A worker of another rank comes."""
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            try:
+                check_same_user(connection)
+            except OSError:
+                connection.close()
+                return []
+            helper = _Helper(connection, self._rows + len(self._helpers), self._slots.inbox, pins=self._pins)
+            self._helpers.append(helper)
+            self.helpers += 1
+            self._reports.watch(connection.fileno(), partial(self._receive, helper))
+        return []
+
+    def _receive(self, helper: "_Helper") -> list[Any]:
+        reports = helper.receive()
+        if reports is None:
+            self.helpers -= 1
+            self._reports.forget(helper.connection.fileno())
+            helper.connection.close()
+        return reports or []
+
+    def _open(self, made: Made) -> Any:
+        if made.place is None or made.place[0] < self._rows:
+            return self._open_own(made)
+        self._helped()
+        helper = self._helpers[made.place[0] - self._rows]
+        assert helper.opener is not None
+        return helper.opener.open(made._replace(place=(0, *made.place[1:])))
+
+    def _drop(self, made: Made) -> None:
+        if made.place is None or made.place[0] < self._rows:
+            self._drop_own(made)
+        elif (opener := self._helpers[made.place[0] - self._rows].opener) is not None:
+            opener.drop(made._replace(place=(0, *made.place[1:])))
+
+    def close(self) -> None:
+        """End the crew. Workers of other ranks that make something for this one notice it when they are done."""
+        self._close_helpers()
+        super().close()
+
+    def _close_helpers(self) -> None:
+        self._offers.close()
+        self._listener.close()
+        for helper in self._helpers:
+            helper.connection.close()
+            if helper.opener is not None:
+                helper.opener.inbox.close()
+
+
+class _Helper:
+    """A worker of another rank, as this training process sees it."""
+
+    def __init__(self, connection: socket.socket, row: int, own: Inbox, *, pins: bool) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.opener: Opener | None = None
+        self._row = row
+        self._own = own
+        self._pins = pins
+        self._frames = Frames()
+
+    def receive(self) -> list[tuple[int, Made]] | None:
+        """The batches that have come. None when that worker has gone."""
+        try:
+            if self.opener is None:
+                data, descriptors, _, _ = socket.recv_fds(self.connection, _CHUNK, 1)
+            else:
+                data, descriptors = self.connection.recv(_CHUNK), []
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        messages = self._frames.feed(data)
+        if self.opener is None:
+            if not descriptors or not messages:  # both come with the first bytes, or not at all
+                return None
+            _, prefetch, stride = opened(messages.pop(0))
+            self.opener = self._map(descriptors[0], prefetch, stride)
+        return [self._report(opened(message)) for message in messages]
+
+    def _map(self, descriptor: int, prefetch: int, stride: int) -> Opener:
+        size = os.fstat(descriptor).st_size
+        area = Area(1, prefetch, memory=Memory(size, descriptor=descriptor))
+        area.stride = stride
+        return Opener(Inbox(area, self._own.pins), pins=self._pins)
+
+    def _report(self, values: Any) -> tuple[int, Made]:
+        number, *rest = values
+        made = Made(*rest)
+        assert made.place is not None
+        return number, made._replace(place=(self._row, *made.place[1:]))
+
+
+_pools: "weakref.WeakSet[SharedPool]" = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """A forked child is not this rank: it must not keep its sockets open."""
+    for pool in list(_pools):
+        pool._listener.close()
+        for helper in pool._helpers:
+            helper.connection.close()
+
+
+forks.register(forks.Stage.HOLDINGS, after_in_child=_after_fork_in_child)

@@ -1,0 +1,227 @@
+"""Works of one rank that workers of other ranks may make, too.
+
+The training process of a rank writes down every work that it orders, in a file that only this user can open. Its own
+workers get the same work over their lines. A worker that has nothing to do looks at the files of all ranks of its job.
+
+    NOBODY  -- an own worker begins it ------------>  OWN    -- it reports the batch -->  DONE
+    NOBODY  -- a worker of another rank takes it -->  (its process)
+    DONE or (its process)  -- the batch has arrived -->  OVER
+    (its process)  -- it cannot make it --> FOR_OWN  -- an own worker begins it -->  OWN
+    (its process)  -- the kernel says that it is dead or stopped: an own worker begins it -->  OWN
+
+Nothing is locked. Two processes that begin a work at the same moment both make it: the batches are equal, and the training
+process drops the second. It is never lost, because an own worker that has nothing to do takes up what is left.
+
+    0      what the rank says of itself, in JSON
+    4096   for each work under way: its number, who makes it, how long its description is; whether others may help
+    then   the descriptions, each in a place of its own
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stoker.errors import ResourceError
+from stoker.host import process
+from stoker.host.folders import add_entry
+from stoker.host.locks import close_lock
+from stoker.memory import PAGE, Mapping
+
+NOBODY, OWN, FOR_OWN, DONE, OVER = 0, -1, -2, -3, -4
+"""Who makes a work, where that is not the process of another rank's worker."""
+UNKNOWN, MAY_BE_HELPED, DRAWS = range(3)
+"""Whether workers of other ranks may make a rank's batches."""
+ROWS = 256
+_FREE = -1
+_CONTENT_BYTES = 64 << 10
+_CONTENTS_AT = PAGE + -(-ROWS * 32 // PAGE) * PAGE
+_PID_BITS = 22
+
+
+def name_of(identity: tuple[int, int]) -> int:
+    """A process as a number above 0: its pid, and when it was started."""
+    pid, started = identity
+    return started << _PID_BITS | pid
+
+
+def _is_at_work(name: int) -> bool:
+    """Whether the process with this name lives and is not suspended."""
+    found = process.find(name & ((1 << _PID_BITS) - 1))
+    return found is not None and found.started == name >> _PID_BITS and not found.is_dead and not found.is_stopped
+
+
+class _Rows:
+    """The file in this process."""
+
+    def __init__(self, descriptor: int) -> None:
+        mapping = Mapping(descriptor, PAGE, _CONTENTS_AT - PAGE)
+        self.numbers, self.makers, self.lengths, others = np.ndarray((4, ROWS), np.int64, mapping.buffer)
+        # One number is read and written faster through these.
+        self.number: Any = memoryview(self.numbers)
+        self.maker: Any = memoryview(self.makers)
+        self.length: Any = memoryview(self.lengths)
+        self.state: Any = memoryview(others[:1])
+
+
+class NotOfferedError(ResourceError):
+    """Works cannot be offered on this host; own workers make them."""
+
+
+class Offers:
+    """The works of this rank, in its training process."""
+
+    def __init__(self, folder: Path, about: dict[str, Any], state: int) -> None:
+        """Add an entry to a folder, which others find as long as this process lives."""
+
+        def fill(descriptor: int) -> None:
+            os.posix_fallocate(descriptor, 0, _CONTENTS_AT)  # a full tmpfs is an error here, and a fatal signal later
+            os.ftruncate(descriptor, _CONTENTS_AT + ROWS * _CONTENT_BYTES)
+            text = json.dumps(about).encode()
+            os.pwrite(descriptor, text.ljust(PAGE, b" "), 0)
+            rows = np.full((4, ROWS), _FREE, np.int64)
+            rows[3, 0] = state
+            os.pwrite(descriptor, rows.tobytes(), PAGE)
+
+        try:
+            self.path, self._descriptor = add_entry(folder, fill)
+        except OSError as error:
+            raise NotOfferedError(f"there is no room for what ranks offer each other in {folder}: {error}") from error
+        self._owner = os.getpid()
+        self._rows = _Rows(self._descriptor)
+
+    def offer(self, number: int, content: bytes) -> None:
+        """Offer a work, unless there is no room for it. Own workers make it then."""
+        row = number % ROWS
+        if (self._rows.number[row] != _FREE and self._rows.maker[row] != OVER) or len(content) > _CONTENT_BYTES:
+            return
+        self._rows.maker[row] = OVER
+        try:
+            os.pwrite(self._descriptor, content, _CONTENTS_AT + row * _CONTENT_BYTES)
+        except OSError:  # the tmpfs is full
+            return
+        self._rows.length[row] = len(content)
+        self._rows.number[row] = number
+        self._rows.maker[row] = NOBODY  # the last, which makes it visible
+
+    @property
+    def draws(self) -> bool:
+        """Whether a batch of this rank was seen to draw, so that no other rank can help."""
+        return bool(self._rows.state[0] == DRAWS)
+
+    def over(self, number: int) -> None:
+        """Take back an offer: the batch is here. Its number stays, so that own workers know it when they come to it."""
+        row = number % ROWS
+        if self._rows.number[row] == number:
+            self._rows.maker[row] = OVER
+
+    def close(self) -> None:
+        """Remove the entry."""
+        if self._descriptor >= 0 and self._owner == os.getpid():
+            self.path.unlink(missing_ok=True)
+            self._rows.numbers[:] = _FREE  # for those who look at it just now
+            descriptor, self._descriptor = self._descriptor, -1
+            close_lock(descriptor)
+
+
+class OffersSeen:
+    """The works of a rank, in a worker: of the same rank or of another."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self.about = json.loads(os.pread(self._descriptor, PAGE, 0))
+            self._rows = _Rows(self._descriptor)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    @property
+    def state(self) -> int:
+        """Whether workers of other ranks may help: UNKNOWN, MAY_BE_HELPED or DRAWS."""
+        return int(self._rows.state[0])
+
+    @state.setter
+    def state(self, state: int) -> None:
+        self._rows.state[0] = state
+
+    def is_settled(self, number: int) -> bool:
+        """Whether the batch of a work has arrived, which another rank's worker had taken."""
+        row = number % ROWS
+        return bool(self._rows.number[row] != number or self._rows.maker[row] in (DONE, OVER))
+
+    def begin_left(self, number: int) -> bool:
+        """An own worker takes up a work that was given back, or whose worker is not at work any more."""
+        row = number % ROWS
+        maker = self._rows.maker[row]
+        if maker != FOR_OWN and (maker <= 0 or _is_at_work(maker)):
+            return False
+        self._rows.maker[row] = OWN
+        return True
+
+    def begin(self, number: int) -> bool:
+        """An own worker comes to a work that it was sent. False if it need not make it."""
+        row = number % ROWS
+        known = self._rows.number[row]
+        if known != number:  # a smaller number: this work was not offered; a larger one: it was over long ago
+            return bool(known < number)
+        if self._rows.maker[row] not in (NOBODY, FOR_OWN):
+            return False
+        self._rows.maker[row] = OWN
+        return True
+
+    def done(self, number: int) -> None:
+        """An own worker is about to report the batch."""
+        row = number % ROWS
+        if self._rows.number[row] == number:
+            self._rows.maker[row] = DONE
+
+    def take(self, number: int, name: int) -> bytes | None:
+        """Take a work for the worker with this name. None if it is not there any more."""
+        row = number % ROWS
+        if self._rows.number[row] != number or self._rows.maker[row] not in (NOBODY, FOR_OWN):
+            return None
+        self._rows.maker[row] = name
+        content = os.pread(self._descriptor, self._rows.length[row], _CONTENTS_AT + row * _CONTENT_BYTES)
+        return content if self._rows.number[row] == number else None
+
+    def give_back(self, number: int) -> None:
+        """The worker that took a work cannot make it: it is left to the rank's own workers."""
+        row = number % ROWS
+        if self._rows.number[row] == number:
+            self._rows.maker[row] = FOR_OWN
+
+    def waiting(self) -> list[int]:
+        """Works that a worker of another rank may begin, in the order in which they are needed."""
+        if self._rows.state[0] != MAY_BE_HELPED:
+            return []
+        return sorted(self._rows.numbers[(self._rows.numbers != _FREE) & (self._rows.makers == NOBODY)].tolist())
+
+    def is_behind(self, workers: int) -> bool:
+        """Whether all workers of the rank are busy, and no finished batch waits for its training process."""
+        makers = self._rows.makers.copy()  # it changes all the time
+        known = self._rows.numbers != _FREE
+        return bool(np.count_nonzero(known & (makers == OWN)) >= workers and not np.any(known & (makers == DONE)))
+
+    def left(self) -> list[int]:
+        """Works that an own worker without orders takes up: given back, not begun, or with a worker that is not at work."""
+        makers = self._rows.makers.copy()  # it changes all the time
+        rows = np.flatnonzero((self._rows.numbers != _FREE) & (makers != OWN) & (makers > DONE))
+        found = []
+        for row in rows.tolist():
+            number, maker = self._rows.number[row], self._rows.maker[row]
+            if maker in (NOBODY, FOR_OWN):
+                found.append(number)
+            elif maker > 0 and not _is_at_work(maker):
+                self._rows.maker[row] = FOR_OWN
+                found.append(number)
+        return sorted(found)
+
+    def close(self) -> None:
+        """Close it in this process."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

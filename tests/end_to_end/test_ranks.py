@@ -1,0 +1,50 @@
+"""`stoker run --ranks shared` on unmodified scripts of several ranks: the same losses, and workers that help each other."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+UNEVEN = "uneven_ddp.py"
+SAYS = re.compile(r"rank (\d+): .* ([\d,]+) batches made by workers of other ranks")
+
+
+def train(scripts: Path, ranks: int, *words: str, options: tuple[str, ...]) -> tuple[str, str, dict[int, int]]:
+    """What a script prints, what Stoker says of it, and how many batches of each rank others have made."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "--no-python"]
+    command = [*launch, sys.executable, "-m", "stoker", "run", *options, str(scripts / UNEVEN), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr, {int(rank): int(count.replace(",", "")) for rank, count in SAYS.findall(done.stderr)}
+
+
+SEED = ("--seed", "3")
+CASES: dict[str, tuple[int, list[str], tuple[str, ...]]] = {
+    "2 ranks": (2, ["--draws"], SEED),
+    "2 ranks, persistent workers": (2, ["--draws", "--persistent"], SEED),
+    "2 ranks, unequal numbers of workers": (2, ["--unequal"], SEED),
+    "4 ranks": (4, ["--draws", "--persistent"], SEED),
+    "2 ranks that draw nothing, without a seed": (2, [], ()),
+    "4 ranks that draw nothing, without a seed": (4, ["--unequal", "--persistent"], ()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_are_the_same_and_the_rank_behind_is_helped(name: str, scripts: Path) -> None:
+    ranks, words, seed = CASES[name]
+    alone, _, none = train(scripts, ranks, *words, options=seed)
+    shared, _, helped = train(scripts, ranks, *words, options=(*seed, "--ranks", "shared"))
+    assert shared == alone
+    assert not none
+    assert helped.get(0, 0) > 0
+
+
+def test_what_draws_without_a_seed_stays_as_it_is_and_says_how_to_share(scripts: Path) -> None:
+    words = ("--draws", "--epochs", "1")
+    plain, _, _ = train(scripts, 2, *words, options=())
+    shared, says, helped = train(scripts, 2, *words, options=("--ranks", "shared"))
+    assert shared == plain
+    assert not helped
+    assert says.count("stoker run --seed N") == 1

@@ -1,0 +1,59 @@
+"""The digest by which ranks know that either can stand in for the other."""
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stoker.feed.digest import NoDigestError, digest_of
+
+
+class Data:
+    def __init__(self, **parts: Any) -> None:
+        self.__dict__.update(parts)
+
+
+def scaled(factor: float) -> Any:
+    return lambda value: value * factor
+
+
+LONG = np.zeros(3 << 20, np.uint8)
+
+
+def changed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    other = array.copy()
+    other[-1] += 1
+    return other
+
+
+PAIRS = {
+    "a number": (1, 2),
+    "one name among many": ([f"{n}.jpg" for n in range(100_000)], [*(f"{n}.jpg" for n in range(99_999)), "other.jpg"]),
+    "the last byte of an array": (LONG, changed(LONG)),
+    "the last byte of a tensor": (torch.from_numpy(LONG), torch.from_numpy(changed(LONG))),
+    "a dtype": (torch.zeros(4), torch.zeros(4, dtype=torch.int32)),
+    "what a function refers to": (scaled(1), scaled(2)),
+    "a function's code": (lambda value: value + 1, lambda value: value + 2),
+    "a nested part": (Data(inner=Data(parts=[1])), Data(inner=Data(parts=[2]))),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_whatever_differs_shows(name: str) -> None:
+    one, other = (Data(part=part) for part in PAIRS[name])
+    assert digest_of(one) == digest_of(one)
+    assert digest_of(one) != digest_of(other)
+
+
+@pytest.mark.parametrize("part", [np.random.default_rng(0), np.random.RandomState(0), random.Random(0), torch.Generator()])
+def test_a_generator_is_refused(part: Any) -> None:
+    with pytest.raises(NoDigestError, match="generator of its own"):
+        digest_of(Data(part=[part]))
+
+
+def test_what_cannot_be_compared_is_refused() -> None:
+    with pytest.raises(NoDigestError, match="cannot be compared"):
+        digest_of(Data(part=threading.Lock()))

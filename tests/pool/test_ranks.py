@@ -1,0 +1,308 @@
+"""Ranks of one job on one host that share their workers."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.tries import HANG_S, until
+from torch.utils.data import Dataset, DistributedSampler
+
+import stoker
+from stoker.feed import sharing
+from stoker.host import folders
+
+STEPS, BATCH = 24, 4
+
+
+class Uneven(Dataset[Any]):
+    """Draws for every sample. Samples of rank 0 take long, and say in a folder which process is at them."""
+
+    def __init__(self, folder: Path | None = None, dear_s: float = 0.01, ranks: int = 2) -> None:
+        self.folder, self.dear_s, self.ranks = folder, dear_s, ranks
+
+    def __len__(self) -> int:
+        return STEPS * BATCH * self.ranks
+
+    def __getitem__(self, index: int) -> Any:
+        if index % self.ranks == 0:
+            if self.folder is not None:
+                (self.folder / f"{os.getpid()}").write_text(str(index))
+            time.sleep(self.dear_s)
+        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64)
+
+
+def loader_of(dataset: Any, rank: int, **options: Any) -> Any:
+    sampler: Any = DistributedSampler(dataset, dataset.ranks, rank, shuffle=False)
+    options = {"num_workers": 1, "seed": 3, "ranks": "shared", **options}
+    return stoker.DataLoader(dataset, BATCH, sampler=sampler, **options)
+
+
+def read(dataset: Any, rank: int, options: dict[str, Any], line: Any, epochs: int) -> None:
+    """A rank: it says when an epoch is over, and stays until it is told to go."""
+    warnings.simplefilter("ignore")  # that it draws
+    torch.manual_seed(rank)
+    loader = loader_of(dataset, rank, **options)
+    try:
+        for _ in range(epochs):
+            line.send([batch.clone() for batch in loader])
+            line.recv()
+        line.send(loader.stats().helped)
+        line.recv()
+    except RuntimeError as error:
+        line.send(str(error))
+        line.recv()
+    finally:
+        loader.close()
+
+
+class Rank:
+    def __init__(self, dataset: Any, number: int, epochs: int = 2, **options: Any) -> None:
+        self.line, its = multiprocessing.Pipe()
+        self.process = multiprocessing.Process(target=read, args=(dataset, number, options, its, epochs))
+        self.process.start()
+        its.close()
+
+    def get(self) -> Any:
+        assert self.line.poll(HANG_S), "no answer"
+        return self.line.recv()
+
+    def go_on(self) -> None:
+        self.line.send(None)
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            for _ in range(4):
+                self.line.send(None)
+        self.process.join(HANG_S)
+        assert not self.process.is_alive()
+
+
+@contextlib.contextmanager
+def ranks_of(dataset: Any, *options: dict[str, Any]) -> Iterator[list[Rank]]:
+    ranks = [Rank(dataset, number, **own) for number, own in enumerate(options)]
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.end()
+        assert not left_behind()
+
+
+def left_behind() -> list[Path]:
+    place = folders.home() / "ranks"
+    return [path for path, _ in folders.entries(place)] if place.exists() else []
+
+
+def alone(dataset: Any, rank: int) -> list[list[torch.Tensor]]:
+    loader = loader_of(dataset, rank, ranks=None, num_workers=0)
+    return [[batch.clone() for batch in loader] for _ in range(2)]
+
+
+def are_equal(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return len(ours) == len(theirs) and all(map(torch.equal, ours, theirs))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_rank_behind_is_helped_and_gets_what_it_would_get_alone(persistent: bool) -> None:
+    dataset = Uneven()
+    own = {"persistent_workers": persistent}
+    with ranks_of(dataset, own, {**own, "num_workers": 2}) as ranks:
+        for epoch in range(2):
+            got = [rank.get() for rank in ranks[::-1]][::-1]
+            for number in range(2):
+                assert are_equal(got[number], alone(dataset, number)[epoch])
+            for rank in ranks:
+                rank.go_on()
+        helped = [rank.get() for rank in ranks]
+    assert helped[0] > 0  # by workers of the other, which waited for this one after their own epoch
+
+
+def workers_of(pid: int) -> list[int]:
+    """The worker processes of a rank."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def until_helped(folder: Path, helper: Rank) -> int:
+    """Wait until a worker of a rank makes a batch for another one. Returns its pid."""
+    assert helper.process.pid is not None
+    own = workers_of(helper.process.pid)
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [int(path.name) for path in folder.iterdir() if int(path.name) in own]
+        return bool(found)
+
+    until(look)
+    return found[0]
+
+
+@pytest.mark.parametrize("act", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_helper_that_is_killed_or_stopped_holds_up_nobody(act: signal.Signals, tmp_path: Path) -> None:
+    dataset = Uneven(tmp_path, dear_s=0.04)
+    with ranks_of(dataset, {"epochs": 1}, {"persistent_workers": True}) as (behind, helper):
+        helper.get()
+        worker = until_helped(tmp_path, helper)
+        os.kill(worker, act)
+        try:
+            assert are_equal(behind.get(), alone(Uneven(dear_s=0), 0)[0])
+        finally:
+            if act == signal.SIGSTOP:
+                os.kill(worker, signal.SIGCONT)
+        if act == signal.SIGKILL:  # it raises in the rank that it belongs to
+            helper.go_on()
+            assert "SIGKILL" in helper.get()
+
+
+def test_a_rank_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
+    dataset = Uneven(tmp_path, dear_s=0.04)
+    with ranks_of(dataset, {"epochs": 1}, {"persistent_workers": True}) as (behind, helper):
+        helper.get()
+        until_helped(tmp_path, helper)
+        assert helper.process.pid is not None
+        os.kill(helper.process.pid, signal.SIGKILL)
+        assert are_equal(behind.get(), alone(Uneven(dear_s=0), 0)[0])
+
+
+class Failing(Uneven):
+    def __getitem__(self, index: int) -> Any:
+        if index == 40 * self.ranks:
+            raise LookupError(f"sample {index}")
+        return super().__getitem__(index)
+
+
+def test_errors_are_those_of_the_own_worker(tmp_path: Path) -> None:
+    dataset = Failing(tmp_path)
+
+    def rank(number: int, line: Any) -> None:
+        loader = loader_of(dataset, number)
+        try:
+            list(loader)
+        except LookupError as error:
+            line.send(str(error))
+        else:
+            line.send("")
+        line.recv()
+
+    lines = [multiprocessing.Pipe() for _ in range(2)]
+    processes = [multiprocessing.Process(target=rank, args=(number, lines[number][1])) for number in range(2)]
+    for process in processes:
+        process.start()
+    words = []
+    for line, _ in lines:
+        assert line.poll(HANG_S)
+        words.append(line.recv())
+    for (line, _), process in zip(lines, processes, strict=True):
+        line.send(None)
+        process.join(HANG_S)
+    assert "DataLoader worker process 0" in words[0] and "sample 80" in words[0]
+    assert words[1] == ""
+
+
+class OwnGenerator(Uneven):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+
+class DrawsLate(Uneven):
+    """Draws for some samples only, in the middle of the epoch."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % self.ranks == 0:
+            time.sleep(self.dear_s)
+        drawn = torch.rand(()).item() + random.random() if 50 < index < 60 or 100 < index < 103 or index > 150 else 0.0
+        return torch.tensor([index, drawn], dtype=torch.float64)
+
+
+class Still(Uneven):
+    """Draws nothing at all."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index % self.ranks == 0:
+            time.sleep(self.dear_s)
+        return torch.tensor([index], dtype=torch.float64)
+
+
+class AsksWho(Still):
+    def __getitem__(self, index: int) -> Any:
+        info = torch.utils.data.get_worker_info()
+        return super().__getitem__(index) + (info.id if info is not None and index > 60 else 0) / 2
+
+
+class Counts(Still):
+    """Another dataset after every sample."""
+
+    count = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.count += 1
+        return super().__getitem__(index) + self.count / 1000
+
+
+def torchs(dataset: Any, rank: int, workers: int) -> list[list[torch.Tensor]]:
+    """What torch's own loader gives a rank."""
+    sampler: Any = DistributedSampler(dataset, dataset.ranks, rank, shuffle=False)
+    with torch.random.fork_rng():
+        torch.manual_seed(rank)
+        options: Any = {"num_workers": workers, "persistent_workers": True}
+        loader = torch.utils.data.DataLoader(dataset, BATCH, sampler=sampler, **options)
+        return [[batch.clone() for batch in loader] for _ in range(2)]
+
+
+@pytest.mark.parametrize("kind", [Still, DrawsLate, AsksWho, Counts])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_without_a_seed_it_is_torchs_bit_for_bit(kind: type[Uneven], workers: int) -> None:
+    dataset = kind()
+    options = {"seed": None, "num_workers": workers, "persistent_workers": True}
+    with ranks_of(dataset, options, options) as ranks:
+        for epoch in range(2):
+            got = [rank.get() for rank in ranks[::-1]][::-1]
+            for number in range(2):
+                assert are_equal(got[number], torchs(kind(dear_s=0), number, workers)[epoch])
+            for rank in ranks:
+                rank.go_on()
+        helped = [rank.get() for rank in ranks]
+    if kind is Still:
+        assert helped[0] > 0
+    if kind is Counts:
+        assert not any(helped)
+
+
+REASONS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "threads": (Uneven, {"workers": "threads"}, "threads"),
+    "any order": (Uneven, {"in_order": False}, "in_order"),
+    "worker_init_fn": (Uneven, {"worker_init_fn": print}, "worker_init_fn"),
+    "a generator": (OwnGenerator, {}, "generator of its own"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_is_not_shared_says_why_once(name: str) -> None:
+    make, options, why = REASONS[name]
+    loader = loader_of(make(), 0, **options)
+    with pytest.warns(UserWarning, match=why):
+        assert sharing.job_of(loader) is None
+    assert sharing.job_of(loader) is None
+    assert not left_behind()
+
+
+def test_ranks_with_other_data_are_strangers() -> None:
+    jobs = {sharing.job_of(loader_of(Uneven(dear_s=dear_s), 0, seed=seed)) for dear_s in (0, 1) for seed in (1, 2)}
+    assert len(jobs) == 4
+    assert sharing.job_of(loader_of(Uneven(), 0)) == sharing.job_of(loader_of(Uneven(), 1))
+
+
+def test_one_process_alone_shares_nothing_and_says_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    loader = stoker.DataLoader(Uneven(dear_s=0), BATCH, num_workers=1, ranks="shared", seed=1)
+    assert len(list(loader)) == 2 * STEPS
+    assert not left_behind() and not recwarn

@@ -1,0 +1,66 @@
+"""Trains on several ranks, of which rank 0 has the dearest samples. Prints every loss of rank 0, to the last digit.
+
+torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N]
+"""
+
+import argparse
+import os
+import random
+import time
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+
+class Uneven(Dataset[Any]):
+    def __init__(self, world: int, draws: bool) -> None:
+        self.world, self.draws = world, draws
+
+    def __len__(self) -> int:
+        return 16 * 4 * self.world
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.008 if index % self.world == 0 else 0.001)
+        picture = torch.full((8,), index / len(self))
+        if self.draws:
+            picture = picture + random.random() + torch.rand(8)
+        return picture, index % 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("--draws", "--persistent", "--unequal"):
+        parser.add_argument(name, action="store_true")
+    parser.add_argument("--epochs", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    dataset = Uneven(world, options.draws)
+    sampler: Any = DistributedSampler(dataset, shuffle=False)
+    workers = 1 + (rank % 2 if options.unequal else 0)
+    loader = DataLoader(dataset, 4, sampler=sampler, num_workers=workers, persistent_workers=options.persistent)
+    for epoch in range(options.epochs):
+        sampler.set_epoch(epoch)
+        for number, (pictures, labels) in enumerate(loader):
+            loss = torch.nn.functional.cross_entropy(model(pictures), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if rank == 0:
+                print(f"{epoch} {number} {loss.item()!r}", flush=True)
+    seen = torch.tensor([float(len(loader)) * options.epochs])
+    torch.distributed.all_reduce(seen)
+    if rank == 0:
+        print("batches", int(seen), os.environ["WORLD_SIZE"], flush=True)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
