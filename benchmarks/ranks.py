@@ -1,6 +1,8 @@
 """Do ranks that share their workers gain, where one of them has dearer samples, and lose nothing where all are alike?
 
-    python benchmarks/ranks.py [--ranks 2] [--workers 1] [--dear 4] [--steps 60] [--turns 3] [--kind work]
+    python benchmarks/ranks.py [--ranks 2] [--workers 1] [--dear 4] [--compute 0.03] [--steps 100] [--turns 3]
+    python benchmarks/ranks.py --kind small --batch 256 --steps 2000                    # nothing to gain, nothing to lose
+    python benchmarks/ranks.py --kind jpeg --ranks 4 --workers 4,4,3,3 --dear 3 --batch 64 --device cuda
 
 Ranks meet after every step, as at an all-reduce. One JSON line: steps per second with `ranks="shared"` over those with a
 loader each, in turns; and for both the part of iterations that were imbalanced: the slowest rank's wait for data and own
@@ -8,6 +10,7 @@ compute was longer than the fastest's by more than a tenth of the training time.
 """
 
 import argparse
+import io
 import json
 import multiprocessing
 import os
@@ -17,9 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, DistributedSampler
 
 import stoker
+from workloads import jpeg
 
 
 class Spun(Dataset[Any]):
@@ -39,6 +44,23 @@ class Spun(Dataset[Any]):
         return torch.full((64,), float(index))
 
 
+class Pictures(Dataset[Any]):
+    """JPEG pictures that are decoded and cropped; those of rank 0 have more pixels."""
+
+    def __init__(self, length: int, ranks: int, dear: float) -> None:
+        self.length, self.ranks = length, ranks
+        scale = dear**0.5
+        self.files = [[jpeg(seed, int(500 * by), int(375 * by)) for seed in range(32)] for by in (scale, 1.0)]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        content = self.files[index % self.ranks != 0][index // self.ranks % 32]
+        picture = Image.open(io.BytesIO(content)).convert("RGB")
+        return np.asarray(picture.crop((0, 0, 224, 224)))
+
+
 class Small(Dataset[Any]):
     """Samples of 3 KB that cost next to nothing."""
 
@@ -54,22 +76,20 @@ class Small(Dataset[Any]):
 
 def rank(options: Any, number: int, mode: str, meet: Any, results: Any) -> None:
     torch.set_num_threads(1)
+    length = options.steps * options.batch * options.ranks
     if options.kind == "small":
-        dataset: Any = Small(options.steps * options.batch * options.ranks)
+        dataset: Any = Small(length)
+    elif options.kind == "jpeg":
+        dataset = Pictures(length, options.ranks, options.dear)
     else:
-        dataset = Spun(
-            options.steps * options.batch * options.ranks, options.ranks, options.cost / options.batch, options.dear
-        )
+        dataset = Spun(length, options.ranks, options.cost / options.batch, options.dear)
     sampler: Any = DistributedSampler(dataset, options.ranks, number, shuffle=False)
-    loader = stoker.DataLoader(
-        dataset,
-        options.batch,
-        sampler=sampler,
-        num_workers=options.workers,
-        seed=1,
-        ranks=None if mode == "own" else mode,
-        persistent_workers=True,
-    )
+    workers = [int(count) for count in options.workers.split(",")]
+    on_gpu = options.device == "cuda"
+    arguments: dict[str, Any] = {"num_workers": workers[number % len(workers)], "persistent_workers": True}
+    arguments |= {"seed": 1, "ranks": None if mode == "own" else mode, "pin_memory": on_gpu}
+    loader = stoker.DataLoader(dataset, options.batch, sampler=sampler, **arguments)
+    weights = torch.randn(64, 3, 7, 7, device=options.device) if on_gpu else None
     waits, seen = [], []
     for epoch in range(2):  # the first starts everything
         meet.wait()
@@ -79,9 +99,13 @@ def rank(options: Any, number: int, mode: str, meet: Any, results: Any) -> None:
             waits.append(time.perf_counter() - asked)
             if options.kind == "work":
                 seen.append(batch[:, 0])
+            if weights is not None:
+                there = batch.to(options.device, non_blocking=True)
+                torch.nn.functional.conv2d(there.permute(0, 3, 1, 2).float(), weights, stride=2)
+                seen.append(there.sum(dtype=torch.int64).reshape(1).cpu().double())
             if options.compute:
                 time.sleep(options.compute)
-            if options.kind == "work":
+            if options.kind != "small":
                 meet.wait()
             asked = time.perf_counter()
         meet.wait()
@@ -96,9 +120,9 @@ def rank(options: Any, number: int, mode: str, meet: Any, results: Any) -> None:
 
 def measure(options: Any, mode: str) -> dict[str, Any]:
     os.environ["MASTER_PORT"] = str(os.getpid())
-    meet = multiprocessing.Barrier(options.ranks)
-    results: Any = multiprocessing.Queue()
-    ranks = [multiprocessing.Process(target=rank, args=(options, n, mode, meet, results)) for n in range(options.ranks)]
+    processes: Any = multiprocessing.get_context("spawn" if options.device == "cuda" else "fork")
+    meet, results = processes.Barrier(options.ranks), processes.Queue()
+    ranks = [processes.Process(target=rank, args=(options, n, mode, meet, results)) for n in range(options.ranks)]
     for one in ranks:
         one.start()
     found = sorted(results.get(timeout=300) for _ in ranks)
@@ -119,14 +143,15 @@ def measure(options: Any, mode: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--workers", default="1", help="of each rank: one number for all, or a list")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--cost", type=float, default=0.01, help="seconds to prepare a batch")
     parser.add_argument("--dear", type=float, default=4.0, help="how many times as much a batch of rank 0 costs")
     parser.add_argument("--compute", type=float, default=0.0, help="seconds of each step that need no core")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--kind", choices=("work", "small"), default="work")
+    parser.add_argument("--kind", choices=("work", "small", "jpeg"), default="work")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {"own": [], "shared": []}
     for _ in range(options.turns):
