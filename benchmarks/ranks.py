@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, DistributedSampler
@@ -74,7 +75,7 @@ class Small(Dataset[Any]):
         return np.full(768, self.rows[index], np.float32)
 
 
-def rank(options: Any, number: int, mode: str, meet: Any, results: Any) -> None:
+def rank(options: Any, number: int, mode: str, meet: Any, results: Any, done: Any) -> None:
     torch.set_num_threads(1)
     length = options.steps * options.batch * options.ranks
     if options.kind == "small":
@@ -114,18 +115,20 @@ def rank(options: Any, number: int, mode: str, meet: Any, results: Any) -> None:
             waits.clear()
     sums = float(torch.cat(seen).sum()) if seen else 0.0
     results.put((number, took, waits, loader.stats().helped, sums))
-    meet.wait()
+    done.wait()
     loader.close()
 
 
 def measure(options: Any, mode: str) -> dict[str, Any]:
     os.environ["MASTER_PORT"] = str(os.getpid())
     processes: Any = multiprocessing.get_context("spawn" if options.device == "cuda" else "fork")
-    meet, results = processes.Barrier(options.ranks), processes.Queue()
-    ranks = [processes.Process(target=rank, args=(options, n, mode, meet, results)) for n in range(options.ranks)]
+    meet, results, done = processes.Barrier(options.ranks), processes.Queue(), processes.Event()
+    ranks = [processes.Process(target=rank, args=(options, n, mode, meet, results, done)) for n in range(options.ranks)]
     for one in ranks:
         one.start()
     found = sorted(results.get(timeout=300) for _ in ranks)
+    memory = sum(child.memory_full_info().pss for child in psutil.Process().children(recursive=True))
+    done.set()
     for one in ranks:
         one.join()
     took = max(one[1] for one in found)
@@ -135,9 +138,14 @@ def measure(options: Any, mode: str) -> dict[str, Any]:
     return {
         "steps_per_s": steps / took,
         "imbalanced": late,
+        "memory": memory,
         "helped": [one[3] for one in found],
         "sums": [one[4] for one in found],
     }
+
+
+def _median(runs: list[dict[str, Any]], name: str) -> float:
+    return float(statistics.median(one[name] for one in runs))
 
 
 def main() -> None:
@@ -157,16 +165,15 @@ def main() -> None:
     for _ in range(options.turns):
         for mode in found:
             found[mode].append(measure(options, mode))
-    medians = {mode: statistics.median(one["steps_per_s"] for one in each) for mode, each in found.items()}
+    medians = {mode: _median(each, "steps_per_s") for mode, each in found.items()}
     print(
         json.dumps(
             {
                 "question": "ranks",
                 "ratio": round(medians["shared"] / medians["own"], 3),
                 **{f"steps_per_s_{mode}": round(value, 1) for mode, value in medians.items()},
-                **{
-                    f"imbalanced_{m}": round(statistics.median(one["imbalanced"] for one in e), 3) for m, e in found.items()
-                },
+                **{f"imbalanced_{m}": round(_median(e, "imbalanced"), 3) for m, e in found.items()},
+                "memory_ratio": round(_median(found["shared"], "memory") / _median(found["own"], "memory"), 3),
                 "helped": found["shared"][-1]["helped"],
                 "equal": found["own"][-1]["sums"] == found["shared"][-1]["sums"],
             }

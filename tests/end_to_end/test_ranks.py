@@ -7,14 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from stoker.host import folders
+
 UNEVEN = "uneven_ddp.py"
 SAYS = re.compile(r"rank (\d+): .* ([\d,]+) batches made by workers of other ranks")
 
 
 def train(scripts: Path, ranks: int, *words: str, options: tuple[str, ...]) -> tuple[str, str, dict[int, int]]:
     """What a script prints, what Stoker says of it, and how many batches of each rank others have made."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), "--no-python"]
-    command = [*launch, sys.executable, "-m", "stoker", "run", *options, str(scripts / UNEVEN), *words]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command = [
+        *launch,
+        "--max-restarts",
+        "1",
+        "--no-python",
+        sys.executable,
+        "-m",
+        "stoker",
+        "run",
+        *options,
+        str(scripts / UNEVEN),
+        *words,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr, {int(rank): int(count.replace(",", "")) for rank, count in SAYS.findall(done.stderr)}
@@ -39,6 +53,13 @@ def test_losses_are_the_same_and_the_rank_behind_is_helped(name: str, scripts: P
     assert shared == alone
     assert not none
     assert helped.get(0, 0) > 0
+
+
+def test_a_rank_that_dies_is_started_again_and_nothing_is_left_behind(scripts: Path) -> None:
+    alone, _, _ = train(scripts, 2, "--persistent", options=SEED)
+    shared, _, _ = train(scripts, 2, "--persistent", "--dies", options=(*SEED, "--ranks", "shared"))
+    assert shared.endswith(alone)  # the first attempt printed some losses before
+    assert not list(folders.entries(folders.home() / "ranks"))
 
 
 def test_what_draws_without_a_seed_stays_as_it_is_and_says_how_to_share(scripts: Path) -> None:

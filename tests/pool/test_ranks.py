@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.tries import HANG_S, until
+from tests.tries import HANG_S, in_some_try, until
 from torch.utils.data import Dataset, DistributedSampler
 
 import stoker
@@ -171,6 +171,69 @@ def test_a_rank_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
         assert helper.process.pid is not None
         os.kill(helper.process.pid, signal.SIGKILL)
         assert are_equal(behind.get(), alone(Uneven(dear_s=0), 0)[0])
+
+
+class SlowForAWhile(Uneven):
+    """Dear in the middle of the epoch only."""
+
+    def __getitem__(self, index: int) -> Any:
+        step = index // self.ranks // BATCH
+        if index % self.ranks == 0 and STEPS // 3 <= step < 2 * STEPS // 3:
+            time.sleep(self.dear_s)
+        else:
+            time.sleep(0.002)
+        return torch.tensor([index])
+
+
+def in_step(dataset: Any, rank: int, meet: Any, line: Any) -> None:
+    """A rank that meets the others after every step. It tells how many batches others had made for it by then."""
+    loader = loader_of(dataset, rank, persistent_workers=True)
+    helped = []
+    for _ in loader:
+        meet.wait(HANG_S)
+        helped.append(loader.stats().helped)
+    line.send(helped)
+    meet.wait(HANG_S)
+    loader.close()
+
+
+def test_help_comes_while_a_rank_is_slow_and_no_longer() -> None:
+    def check() -> None:
+        dataset, meet = SlowForAWhile(dear_s=0.03), multiprocessing.Barrier(2)
+        lines = [multiprocessing.Pipe() for _ in range(2)]
+        ranks = [multiprocessing.Process(target=in_step, args=(dataset, n, meet, lines[n][1])) for n in range(2)]
+        for one in ranks:
+            one.start()
+        assert lines[0][0].poll(HANG_S)
+        helped = lines[0][0].recv()
+        for one in ranks:
+            one.join(HANG_S)
+        before, slow, after = helped[STEPS // 3 - 1], helped[2 * STEPS // 3 + 1], helped[-1]
+        assert slow - before >= 2  # of eight
+        assert after - slow <= 1
+
+    in_some_try(check)
+
+
+KILLS = [pytest.param(6, id="some"), pytest.param(100, id="many", marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("kills", KILLS)
+def test_workers_and_ranks_killed_at_random_moments(kills: int, tmp_path: Path) -> None:
+    """Rank 0 gets all its batches. Rank 1 either does, too, or is told that a worker of its own was killed."""
+    dataset, chance = Uneven(tmp_path, dear_s=0.004), random.Random(5)
+    whole = [alone(Uneven(dear_s=0), rank)[0] for rank in range(2)]
+    for _ in range(kills):
+        with ranks_of(dataset, {"epochs": 1}, {"persistent_workers": True, "num_workers": 2}) as (behind, helper):
+            assert helper.process.pid is not None
+            until(lambda pid=helper.process.pid: len(workers_of(pid)) == 2)
+            time.sleep(chance.random() * 0.6)
+            victim = chance.choice([helper.process.pid, *workers_of(helper.process.pid)])
+            os.kill(victim, signal.SIGKILL)
+            assert are_equal(behind.get(), whole[0])
+            if victim != helper.process.pid:
+                said = helper.get()
+                assert "SIGKILL" in said if isinstance(said, str) else are_equal(said, whole[1])
 
 
 class Failing(Uneven):

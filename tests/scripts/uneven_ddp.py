@@ -1,11 +1,14 @@
 """Trains on several ranks, of which rank 0 has the dearest samples. Prints every loss of rank 0, to the last digit.
 
-torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N]
+torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies]
+
+With --dies the last rank is killed in its first attempt.
 """
 
 import argparse
 import os
 import random
+import signal
 import time
 from typing import Any
 
@@ -32,7 +35,7 @@ class Uneven(Dataset[Any]):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("--draws", "--persistent", "--unequal"):
+    for name in ("--draws", "--persistent", "--unequal", "--dies"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
@@ -53,6 +56,8 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if options.dies and number == 6 and rank == world - 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+                os.kill(os.getpid(), signal.SIGKILL)
             if rank == 0:
                 print(f"{epoch} {number} {loss.item()!r}", flush=True)
     seen = torch.tensor([float(len(loader)) * options.epochs])
