@@ -14,6 +14,7 @@ import torch.utils.data
 from stoker.feed.digest import NoDigestError, digest_of
 from stoker.feed.progress import samplers_of
 from stoker.host import folders, process, ranks
+from stoker.internals.ranks import rank_and_world
 from stoker.slots.offers import NotOfferedError
 
 
@@ -59,7 +60,7 @@ def say(loader: Any, why: str) -> None:
 
 def _obstacle(loader: Any) -> str | None:
     """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
-    if not loader.num_workers or all(getattr(sampler, "num_replicas", 1) == 1 for sampler in samplers_of(loader)):
+    if not loader.num_workers or _world(loader) == 1:
         return ""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return "a stream has no positions that another rank could begin at"
@@ -70,6 +71,12 @@ def _obstacle(loader: Any) -> str | None:
     if loader.worker_init_fn is not None:
         return "worker_init_fn may make every worker another one"
     return None
+
+
+def _world(loader: Any) -> int:
+    """How many ranks there are, as far as anybody says."""
+    said = [getattr(sampler, "num_replicas", 1) for sampler in samplers_of(loader)]
+    return max(rank_and_world()[1], ranks.world(), *(count for count in said if isinstance(count, int)))
 
 
 def launch() -> str:
