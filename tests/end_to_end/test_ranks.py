@@ -51,9 +51,9 @@ def test_losses_are_the_same_and_the_rank_behind_is_helped(name: str, scripts: P
     assert helped.get(0, 0) > 0
 
 
-def test_a_rank_that_dies_is_started_again(scripts: Path) -> None:
+def test_a_rank_that_dies_is_started_again(scripts: Path, tmp_path: Path) -> None:
     alone, _, _ = train(scripts, 2, "--persistent", options=SEED)
-    shared, _, _ = train(scripts, 2, "--persistent", "--dies", options=(*SEED, "--ranks", "shared"))
+    shared, _, _ = train(scripts, 2, "--persistent", "--dies", str(tmp_path), options=(*SEED, "--ranks", "shared"))
     assert shared.endswith(alone)  # the first attempt printed some losses before
 
 

@@ -1,8 +1,9 @@
 """Trains on several ranks, of which rank 0 has the dearest samples. Prints every loss of rank 0, to the last digit.
 
-torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies]
+torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies FOLDER]
 
-With --dies the last rank is killed in its first attempt.
+With --dies the last rank is killed in its first attempt. Ranks then meet in that folder: in the store of torchrun's agent
+they may find addresses of the attempt before.
 """
 
 import argparse
@@ -35,12 +36,18 @@ class Uneven(Dataset[Any]):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("--draws", "--persistent", "--unequal", "--dies"):
+    for name in ("--draws", "--persistent", "--unequal"):
         parser.add_argument(name, action="store_true")
+    parser.add_argument("--dies")
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if options.dies:
+        who = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+        torch.distributed.init_process_group("gloo", init_method=f"file://{options.dies}/attempt-{attempt}", **who)
+    else:
+        torch.distributed.init_process_group("gloo")
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(8, 2))
@@ -56,7 +63,7 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if options.dies and number == 6 and rank == world - 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if options.dies and number == 6 and rank == world - 1 and attempt == "0":
                 os.kill(os.getpid(), signal.SIGKILL)
             if rank == 0:
                 print(f"{epoch} {number} {loss.item()!r}", flush=True)

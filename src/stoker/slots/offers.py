@@ -90,7 +90,12 @@ class Offers:
         except OSError as error:
             raise NotOfferedError(f"there is no room for what ranks offer each other in {folder}: {error}") from error
         self._owner = os.getpid()
-        self._rows = _Rows(self._descriptor)
+        # A mapping keeps its open file, and a lock on that, in forked children too. So this one is never locked.
+        mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._rows = _Rows(mapped)
+        finally:
+            os.close(mapped)
 
     def offer(self, number: int, content: bytes) -> None:
         """Offer a work, unless there is no room for it. Own workers make it then."""
