@@ -85,6 +85,7 @@ class SharedPool(LinePool):
         """Send work to a worker, without waiting, and offer it to all others."""
         plain = work.as_plain() if work.part is None and work.decision is None else None
         if plain is None:
+            self._offers.keep(name)
             super().order(worker, name, work)
             return
         content = marshalled((name, tuple(plain)))
