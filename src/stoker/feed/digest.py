@@ -30,7 +30,7 @@ _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, np.ran
 _STANDARD = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
 _INSTALLED = "site-packages", "dist-packages"
 _OF_EVERY_CLASS = frozenset(
-    {"__dict__", "__weakref__", "__doc__", "__module__", "__static_attributes__", "__annotations__"}
+    {"__dict__", "__weakref__", "__doc__", "__module__", "__static_attributes__", "__annotations__", "__slotnames__"}
 )
 
 

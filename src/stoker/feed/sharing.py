@@ -12,7 +12,7 @@ from typing import Any
 import torch.utils.data
 
 from stoker.feed.digest import NoDigestError, digest_of
-from stoker.feed.progress import samplers_of
+from stoker.feed.progress import is_batched, samplers_of
 from stoker.host import folders, process, ranks
 from stoker.slots.offers import NotOfferedError
 
@@ -34,7 +34,8 @@ def job_of(loader: Any) -> str | None:
     why = _obstacle(loader)
     if why is None:
         try:
-            return f"{launch()} {loader.seed} {digest_of(loader.dataset, loader.collate_fn)}"
+            batched = "" if is_batched(loader) else " whole"
+            return f"{launch()} {loader.seed}{batched} {digest_of(loader.dataset, loader.collate_fn)}"
         except NoDigestError as error:
             why = str(error)
     if why:
@@ -59,7 +60,7 @@ def say(loader: Any, why: str) -> None:
 
 def _obstacle(loader: Any) -> str | None:
     """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
-    if not loader.num_workers or all(getattr(sampler, "num_replicas", 1) == 1 for sampler in samplers_of(loader)):
+    if not loader.num_workers or not any(map(_is_for_several, samplers_of(loader))):
         return ""
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return "a stream has no positions that another rank could begin at"
@@ -70,6 +71,11 @@ def _obstacle(loader: Any) -> str | None:
     if loader.worker_init_fn is not None:
         return "worker_init_fn may make every worker another one"
     return None
+
+
+def _is_for_several(sampler: Any) -> bool:
+    """Whether a sampler gives each of several processes its part: torch's and Accelerate's say of how many."""
+    return any(getattr(sampler, name, 1) != 1 for name in ("num_replicas", "num_processes"))
 
 
 def launch() -> str:
