@@ -1,6 +1,9 @@
 """The digest by which ranks know that either can stand in for the other."""
 
+import os
 import random
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -57,3 +60,52 @@ def test_a_generator_is_refused(part: Any) -> None:
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(NoDigestError, match="cannot be compared"):
         digest_of(Data(part=threading.Lock()))
+
+
+SCALE: Any = 1
+
+
+class Scales:
+    """Refers to a variable of its script."""
+
+    offset: Any = 0
+
+    def __getitem__(self, index: int) -> Any:
+        return [one * SCALE + type(self).offset for one in (index,)]
+
+
+class Inherits(Scales):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Scales, Inherits])
+@pytest.mark.parametrize("where", ["SCALE", "Scales.offset"])
+def test_variables_that_the_code_of_a_dataset_uses_count(where: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest_of(kind())
+    monkeypatch.setattr(f"{__name__}.{where}", 2)
+    assert digest_of(kind()) != before
+    monkeypatch.setattr(f"{__name__}.{where}", threading.Lock())  # cannot be compared, and refuses nothing
+    assert digest_of(kind()) == digest_of(kind())
+    monkeypatch.setattr(f"{__name__}.{where}", np.random.default_rng(0))
+    with pytest.raises(NoDigestError, match="generator of its own"):
+        digest_of(kind())
+
+
+_SETS = """
+from stoker.feed.digest import digest_of
+def is_picture(name):
+    return name in {".jpg", ".png", ".gif", ".webp"}
+class Data:
+    names = frozenset("abcdefgh")
+    def __init__(self):
+        self.suffixes, self.test = {".jpg", ".png", ".gif", ".webp"}, is_picture
+print(digest_of(Data()))
+"""
+
+
+def test_the_order_of_sets_does_not_count() -> None:
+    def digest(seed: int) -> bytes:
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        return subprocess.run([sys.executable, "-c", _SETS], env=environment, capture_output=True, check=True).stdout
+
+    assert digest(1) == digest(2) == digest(3)

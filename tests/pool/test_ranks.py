@@ -305,6 +305,27 @@ class AsksWho(Still):
         return super().__getitem__(index) + (info.id if info is not None and index > 60 else 0) / 2
 
 
+class AsksHowMany(Still):
+    def __getitem__(self, index: int) -> Any:
+        info = torch.utils.data.get_worker_info()
+        return super().__getitem__(index) + (info.num_workers if info is not None and index > 60 else 0) / 8
+
+
+class AsksForTheSeed(Still):
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index) + (torch.initial_seed() % 1000 / 1000 if index > 60 else 0)
+
+
+class CountsLate(Still):
+    """Another dataset from the middle of an epoch on."""
+
+    count = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.count += index > 60
+        return super().__getitem__(index) + self.count / 1000
+
+
 class Counts(Still):
     """Another dataset after every sample."""
 
@@ -325,16 +346,17 @@ def torchs(dataset: Any, rank: int, workers: int) -> list[list[torch.Tensor]]:
         return [[batch.clone() for batch in loader] for _ in range(2)]
 
 
-@pytest.mark.parametrize("kind", [Still, DrawsLate, AsksWho, Counts])
+@pytest.mark.parametrize("kind", [Still, DrawsLate, AsksWho, AsksHowMany, AsksForTheSeed, Counts, CountsLate])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_without_a_seed_it_is_torchs_bit_for_bit(kind: type[Uneven], workers: int) -> None:
     dataset = kind()
-    options = {"seed": None, "num_workers": workers, "persistent_workers": True}
-    with ranks_of(dataset, options, options) as ranks:
+    options = {"seed": None, "persistent_workers": True}
+    numbers = workers, 3 - workers
+    with ranks_of(dataset, *({**options, "num_workers": number} for number in numbers)) as ranks:
         for epoch in range(2):
             got = [rank.get() for rank in ranks[::-1]][::-1]
             for number in range(2):
-                assert are_equal(got[number], torchs(kind(dear_s=0), number, workers)[epoch])
+                assert are_equal(got[number], torchs(kind(dear_s=0), number, numbers[number])[epoch])
             for rank in ranks:
                 rank.go_on()
         helped = [rank.get() for rank in ranks]
@@ -342,6 +364,25 @@ def test_without_a_seed_it_is_torchs_bit_for_bit(kind: type[Uneven], workers: in
         assert helped[0] > 0
     if kind is Counts:
         assert not any(helped)
+
+
+class TakesMany(Still):
+    """Gives what it was asked for."""
+
+    def __getitem__(self, indices: Any) -> Any:
+        return indices * 2
+
+
+def test_without_a_seed_a_dataset_gets_arrays_that_a_sampler_gives_and_torch_converts_what_it_makes_of_them() -> None:
+    class Arrays(DistributedSampler[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield from np.array(list(super().__iter__())).reshape(-1, BATCH)
+
+    dataset = TakesMany()
+    sampler: Any = Arrays(dataset, 2, 0, shuffle=False)
+    loader = stoker.DataLoader(dataset, None, sampler=sampler, num_workers=1, ranks="shared")
+    theirs = torch.utils.data.DataLoader(dataset, None, sampler=sampler)
+    assert are_equal(list(loader), list(theirs))
 
 
 REASONS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
@@ -366,6 +407,27 @@ def test_ranks_with_other_data_are_strangers() -> None:
     jobs = {sharing.job_of(loader_of(Uneven(dear_s=dear_s), 0, seed=seed)) for dear_s in (0, 1) for seed in (1, 2)}
     assert len(jobs) == 4
     assert sharing.job_of(loader_of(Uneven(), 0)) == sharing.job_of(loader_of(Uneven(), 1))
+
+
+def test_accelerates_shards_are_of_several_ranks() -> None:
+    shard = pytest.importorskip("accelerate.data_loader").BatchSamplerShard
+    dataset: Any = Uneven()
+    batches = torch.utils.data.BatchSampler(range(len(dataset)), BATCH, drop_last=False)
+    loaders = [
+        stoker.DataLoader(dataset, batch_sampler=shard(batches, 2, rank), num_workers=1, seed=1, ranks="shared")
+        for rank in range(2)
+    ]
+    jobs = {sharing.job_of(loader) for loader in loaders}
+    assert len(jobs) == 1 and None not in jobs
+
+
+def test_loaders_that_give_a_dataset_whole_batches_are_strangers_to_others() -> None:
+    dataset = Uneven()
+    sampler: Any = DistributedSampler(dataset, 2, 0)
+    options: Any = {"sampler": sampler, "collate_fn": list, "num_workers": 1, "ranks": "shared"}
+    assert sharing.job_of(stoker.DataLoader(dataset, None, **options)) != sharing.job_of(
+        stoker.DataLoader(dataset, BATCH, **options)
+    )
 
 
 def test_one_process_alone_shares_nothing_and_says_nothing(recwarn: pytest.WarningsRecorder) -> None:

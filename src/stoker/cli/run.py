@@ -42,8 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks",
         choices=("shared",),
-        help="shared: a worker that has nothing to do helps the rank of this host that is behind; what draws needs --seed "
-        "(docs/ranks.md)",
+        help="shared: a worker that has nothing to do helps the rank of this host that is behind; datasets that "
+        "draw need --seed (docs/ranks.md)",
     )
     parser.add_argument(
         "--checkpoint",

@@ -1,15 +1,22 @@
 """A digest of all that a dataset is made of: if two processes get the same, either can prepare samples for the other.
 
 Everything is looked at, arrays to the last byte. So the digest takes as long as pickling the dataset. Functions count by
-their code and by what they refer to. Generators that a dataset keeps for itself have a state of their own in every process,
-so with them no process can stand in for another.
+their code and by what they refer to; classes of the user's own by their functions and attributes. So a variable of the
+script that is another one in each rank shows, where a dataset uses it. Of installed packages only names count: all ranks
+have the same. Generators that a dataset keeps for itself, or that its script keeps for it, have a state of their own in
+every process, so with them no process can stand in for another.
 """
 
+import dis
+import functools
 import hashlib
 import io
 import pickle
 import random
+import sys
+import sysconfig
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +26,12 @@ from stoker import checksum
 from stoker.errors import ConfigError
 
 _LONG = 1 << 20
-_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator, torch.Generator)
+_STANDARD = sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")
+_INSTALLED = "site-packages", "dist-packages"
+_OF_EVERY_CLASS = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__module__", "__static_attributes__", "__annotations__", "__slotnames__"}
+)
 
 
 class NoDigestError(ConfigError):
@@ -28,14 +40,17 @@ class NoDigestError(ConfigError):
 
 def digest_of(*things: Any) -> str:
     """The digest of some objects together. Raises NoDigestError."""
-    stream = _Hashed()
-    pickler = _Pickler(stream, 5, buffer_callback=lambda buffer: stream.write(buffer.raw()))
     try:
-        pickler.dump(things)
+        return _digest(things, set())
     except NoDigestError:
         raise
     except Exception as error:  # the user's objects may raise anything
         raise NoDigestError(f"the dataset cannot be compared with that of other ranks: {error}") from error
+
+
+def _digest(thing: Any, met: set[int]) -> str:
+    stream = _Hashed()
+    _Pickler(stream, met).dump(thing)
     return stream.digest.hexdigest()
 
 
@@ -54,14 +69,28 @@ class _Hashed(io.RawIOBase):
 
 
 class _Pickler(pickle.Pickler):
+    def __init__(self, stream: _Hashed, met: set[int]) -> None:
+        def add(buffer: pickle.PickleBuffer) -> None:
+            stream.write(buffer.raw())
+
+        super().__init__(stream, 5, buffer_callback=add)
+        self._met = met
+        """Functions and classes that were looked at: they refer to each other in circles."""
+
+    def persistent_id(self, thing: Any) -> Any:
+        """Sets count without their order, which is another one in every process."""
+        if type(thing) is set or type(thing) is frozenset:
+            return type(thing).__name__, sorted(_digest(one, {*self._met}) for one in thing)
+        return None
+
     def reducer_override(self, thing: Any) -> Any:
         """How an object counts, where that is not as pickle writes it."""
         if isinstance(thing, _GENERATORS):
             raise NoDigestError(f"the dataset keeps a generator of its own ({type(thing).__name__})")
         if isinstance(thing, types.FunctionType):
-            cells = [cell.cell_contents for cell in thing.__closure__ or () if cell is not None and _is_full(cell)]
-            parts = (thing.__module__, thing.__qualname__, _code(thing.__code__), thing.__defaults__, thing.__kwdefaults__)
-            return tuple, ((*parts, cells),)
+            return tuple, (self._function(thing),)
+        if isinstance(thing, type) and _is_users(thing):
+            return tuple, (self._class(thing),)
         if isinstance(thing, types.ModuleType):
             return str, (thing.__name__,)
         if isinstance(thing, torch.Tensor) and type(thing) is torch.Tensor and thing.layout is torch.strided:
@@ -73,6 +102,69 @@ class _Pickler(pickle.Pickler):
                 ),
             )
         return NotImplemented
+
+    def _function(self, thing: types.FunctionType) -> tuple[Any, ...]:
+        name = _module(thing), thing.__qualname__
+        if not self._is_new(thing):
+            return name
+        cells = [cell.cell_contents for cell in thing.__closure__ or () if cell is not None and _is_full(cell)]
+        known = thing.__globals__ if _is_users(thing) else {}
+        used = [(used, self._in_brief(known[used])) for used in sorted(set(_globals(thing.__code__))) if used in known]
+        return *name, _code(thing.__code__), thing.__defaults__, thing.__kwdefaults__, cells, used
+
+    def _class(self, thing: type) -> tuple[Any, ...]:
+        name = _module(thing), thing.__qualname__
+        if not self._is_new(thing):
+            return name
+        parts = [(key, self._in_brief(value)) for key, value in sorted(vars(thing).items()) if key not in _OF_EVERY_CLASS]
+        return *name, thing.__bases__, parts
+
+    def _is_new(self, thing: Any) -> bool:
+        is_new = id(thing) not in self._met
+        self._met.add(id(thing))
+        return is_new
+
+    def _in_brief(self, thing: Any) -> str:
+        """The digest of something that code refers to. What cannot be pickled, such as a lock, counts by its type."""
+        if isinstance(thing, property):
+            thing = thing.fget, thing.fset
+        elif isinstance(thing, (staticmethod, classmethod)):
+            thing = thing.__func__
+        try:
+            return _digest(thing, self._met)
+        except NoDigestError:
+            raise
+        except Exception:  # the user's objects may raise anything
+            return type(thing).__qualname__
+
+
+def _module(thing: Any) -> str:
+    """Where something is defined. In a worker that was spawned the script has another name."""
+    return "__main__" if thing.__module__ == "__mp_main__" else str(thing.__module__)
+
+
+def _is_users(thing: Any) -> bool:
+    return _is_users_module(str(thing.__module__))
+
+
+@functools.cache
+def _is_users_module(name: str) -> bool:
+    if name in ("__main__", "__mp_main__"):
+        return True
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or file.startswith(_STANDARD) or any(folder in file for folder in _INSTALLED):
+        return False
+    return name.partition(".")[0] != "stoker"
+
+
+def _globals(code: types.CodeType) -> Iterator[str]:
+    """The names of all variables of its module that code looks at."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield step.argval
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals(constant)
 
 
 def checksum_of(content: Any) -> bytes:
@@ -93,5 +185,11 @@ def _is_full(cell: Any) -> bool:
 
 
 def _code(code: types.CodeType) -> tuple[Any, ...]:
-    constants = tuple(_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts)
+    constants = tuple(
+        _code(constant) if isinstance(constant, types.CodeType) else _text(constant) for constant in code.co_consts
+    )
     return code.co_code, code.co_names, constants
+
+
+def _text(constant: Any) -> str:
+    return repr(sorted(map(repr, constant))) if isinstance(constant, frozenset) else repr(constant)

@@ -17,7 +17,7 @@ from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_childre
 from stoker.meter import now
 from stoker.pool.pool import Pool
 from stoker.pool.serving import Result
-from stoker.pool.work import Made, Work
+from stoker.pool.work import AsItIs, Made, Work
 
 
 class PoolIter(MapIter):
@@ -206,16 +206,12 @@ class InTurnIter(PoolIter):
 
     def _next_work(self) -> Work:
         ids = self._next_index()
-        return Work(0, 0, 0, ids.view(_AsItIs) if type(ids) is np.ndarray else ids)
+        return Work(0, 0, 0, ids.view(AsItIs) if type(ids) is np.ndarray else ids)
 
     def _made(self, result: Result) -> Made:
         if getattr(self._pool, "draws", False):
             sharing.say(self._loader, _DRAWS)
         return super()._made(result)
-
-
-class _AsItIs(np.ndarray[Any, Any]):
-    """Indices that a user's sampler gave as an array, and that the dataset gets as one."""
 
 
 _DRAWS = (

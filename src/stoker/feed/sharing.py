@@ -12,7 +12,7 @@ from typing import Any
 import torch.utils.data
 
 from stoker.feed.digest import NoDigestError, digest_of
-from stoker.feed.progress import samplers_of
+from stoker.feed.progress import is_batched, samplers_of
 from stoker.host import folders, process, ranks
 from stoker.internals.ranks import rank_and_world
 from stoker.slots.offers import NotOfferedError
@@ -35,7 +35,8 @@ def job_of(loader: Any) -> str | None:
     why = _obstacle(loader)
     if why is None:
         try:
-            return f"{launch()} {loader.seed} {digest_of(loader.dataset, loader.collate_fn)}"
+            batched = "" if is_batched(loader) else " whole"
+            return f"{launch()} {loader.seed}{batched} {digest_of(loader.dataset, loader.collate_fn)}"
         except NoDigestError as error:
             why = str(error)
     if why:
@@ -75,7 +76,8 @@ def _obstacle(loader: Any) -> str | None:
 
 def _world(loader: Any) -> int:
     """How many ranks there are, as far as anybody says."""
-    said = [getattr(sampler, "num_replicas", 1) for sampler in samplers_of(loader)]
+    names = "num_replicas", "num_processes"  # torch's samplers, and Accelerate's
+    said = [getattr(sampler, name, 1) for sampler in samplers_of(loader) for name in names]
     return max(rank_and_world()[1], ranks.world(), *(count for count in said if isinstance(count, int)))
 
 

@@ -218,7 +218,9 @@ class Helping:
         if self._clock() - self._looked_at < _LOOK_FOR_RANKS_S:
             return
         self._looked_at = self._clock()
-        there = {path for path, _ in entries(self._own.path.parent)} - {self._own.path}
+        there: set[Path] = set()
+        with contextlib.suppress(OSError):  # the folder was removed
+            there = {path for path, _ in entries(self._own.path.parent)} - {self._own.path}
         for path in self._ranks.keys() - there:
             self._ranks.pop(path).close()
         for path in there - self._ranks.keys():

@@ -5,7 +5,8 @@ batch that draws nothing leaves them as they are, so it makes no difference wher
 
 - Other ranks may help when the first batch has drawn nothing, and has left the dataset as it was.
 - A worker that draws while it helps puts its own generators back, and gives the batch back. So does one that asks for
-  `get_worker_info().id`. From then on nobody helps that rank any more.
+  `get_worker_info().id` or `torch.initial_seed()`, and one whose dataset gets another attribute by it (a count, say). From
+  then on nobody helps that rank any more, and its workers help nobody.
 - An own worker that draws keeps the batch only if all its earlier batches are settled. If one of them is still with
   another rank's worker, the own worker puts its generators back, waits for that one, and makes its own batch again.
 """
@@ -39,17 +40,20 @@ class ServingInTurn(Serving):
 
     def exchange(self, lines: LineExchange) -> tuple[Exchange, Room]:
         """This worker's lines, and the works of other ranks."""
-        helping = HelpingInTurn(lines, self._room, self._own, lambda: self._is_unchanged(self._duty.dataset))
+        helping = HelpingInTurn(lines, self._room, self._own, self._duty.dataset, self._is_unchanged)
         return helping, helping
 
 
 class HelpingInTurn(Helping):
     """The exchange of such a worker, and its room."""
 
-    def __init__(self, lines: LineExchange, room: SlotRoom, own: Path, is_unchanged: Callable[[], bool]) -> None:
+    def __init__(
+        self, lines: LineExchange, room: SlotRoom, own: Path, dataset: Any, is_unchanged: Callable[[Any], bool]
+    ) -> None:
         super().__init__(lines, room, own)
+        self._dataset = dataset
         self._is_unchanged = is_unchanged
-        self._generators = Generators()
+        self._states = Generators(), _Attributes(dataset)
         self._questions = notice_questions()
         self._skipped: list[tuple[int, Work]] = []
         """Works of this worker that workers of other ranks have taken, in their order."""
@@ -90,12 +94,16 @@ class HelpingInTurn(Helping):
         """Nothing is taken from this rank's other workers, as it may draw."""
         return self._taken_up()
 
+    def _for_another_rank(self) -> tuple[Any, Work] | None:
+        """Nothing is made for others with a dataset that own batches have changed."""
+        return None if self._own.state == DRAWS else super()._for_another_rank()
+
     def publish(self, name: Any, result: Result) -> None:
         """Report a batch, unless it has to be made again later."""
-        draws = self._generators.moved() or self._questions.were_asked()
+        draws = any([self._questions.were_asked(), *(state.moved() for state in self._states)])
         if not isinstance(name, int):
             if draws:
-                self._generators.restore()
+                self._undo(name.rank.room, result)
                 name.rank.works.state = DRAWS
                 name.rank.works.give_back(name.number)
                 return
@@ -104,13 +112,48 @@ class HelpingInTurn(Helping):
         if draws:
             self._own.state = DRAWS
             if any(number < name and not self._own.is_settled(number) for number, _ in self._skipped):
-                self._generators.restore()
-                if isinstance(result, Made) and result.place is not None:
-                    self._own_room.outbox.withdraw(result.place[1])
+                self._undo(self._own_room, result)
                 assert self._given is not None
                 self._again.append((name, self._given[1]))
                 return
-            self._generators.keep()
+            for state in self._states:
+                state.keep()
         super().publish(name, result)
         if self._own.state == UNKNOWN:  # after the first batch
-            self._own.state = MAY_BE_HELPED if self._is_unchanged() else DRAWS
+            is_unchanged = self._is_unchanged(self._dataset)
+            if self._own.state == UNKNOWN:  # or else another worker has drawn meanwhile
+                self._own.state = MAY_BE_HELPED if is_unchanged else DRAWS
+
+    def _undo(self, room: SlotRoom, result: Result) -> None:
+        """Put everything back as it was before a batch, which nobody gets."""
+        for state in self._states:
+            state.restore()
+        if isinstance(result, Made) and result.place is not None:
+            room.outbox.withdraw(result.place[1])
+
+
+class _Attributes:
+    """The attributes of a dataset as they were at a moment, and how long those are that can grow."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._those: dict[str, Any] = getattr(dataset, "__dict__", {})
+        self.keep()
+
+    def keep(self) -> None:
+        """Remember them as they are now."""
+        self._kept, self._lengths = self._those.copy(), self._measure()
+
+    def moved(self) -> bool:
+        """Whether one is another object, or has grown or shrunk."""
+        kept, those = self._kept, self._those
+        if len(kept) != len(those) or any(those.get(name, self) is not value for name, value in kept.items()):
+            return True
+        return self._lengths != self._measure()
+
+    def _measure(self) -> list[int]:
+        return [len(value) for value in self._those.values() if type(value) in (list, dict, set)]
+
+    def restore(self) -> None:
+        """Put them back. What has grown stays so."""
+        self._those.clear()
+        self._those.update(self._kept)

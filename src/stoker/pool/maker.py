@@ -9,9 +9,10 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
 import torch.utils.data
 
-from stoker.pool.work import NOT_COMMON, Made, Work
+from stoker.pool.work import NOT_COMMON, AsItIs, Made, Work
 from stoker.slots.outbox import Outbox
 from stoker.tensor.dataset import advised
 from stoker.tensor.leaves import HereCollate, collates_as_torch
@@ -113,7 +114,8 @@ class FetchMaker:
 
     def make(self, work: Work, room: Room) -> Made:
         """Prepare the samples of a work and put the batch into a room."""
-        made = room.put(partial(self._fetcher.fetch, work.ids), 1)
+        ids = work.ids.view(np.ndarray) if type(work.ids) is AsItIs else work.ids
+        made = room.put(partial(self._fetcher.fetch, ids), 1)
         return made._replace(samples=self._collate.samples)
 
 

@@ -55,7 +55,9 @@ class SharedPool(LinePool):
         self._rows = area.rows
         self._helped = helped
         self._pins = pins
-        self._helpers: list[_Helper] = []
+        self._helpers: dict[int, _Helper] = {}
+        """By the rows that their batches seem to lie in: beyond those of own workers."""
+        self._next_row = area.rows
         address = f"stoker-{os.getuid()}-{secrets.token_hex(8)}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listener.bind(f"\0{address}")
@@ -85,6 +87,7 @@ class SharedPool(LinePool):
         """Send work to a worker, without waiting, and offer it to all others."""
         plain = work.as_plain() if work.part is None and work.decision is None else None
         if plain is None:
+            self._offers.keep(name)
             super().order(worker, name, work)
             return
         content = marshalled((name, tuple(plain)))
@@ -111,8 +114,9 @@ class SharedPool(LinePool):
             except OSError:
                 connection.close()
                 return []
-            helper = _Helper(connection, self._rows + len(self._helpers), self._slots.inbox, pins=self._pins)
-            self._helpers.append(helper)
+            helper = _Helper(connection, self._next_row, self._slots.inbox, pins=self._pins)
+            self._helpers[self._next_row] = helper
+            self._next_row += 1
             self.helpers += 1
             self._reports.watch(connection.fileno(), partial(self._receive, helper))
         return []
@@ -123,21 +127,36 @@ class SharedPool(LinePool):
             self.helpers -= 1
             self._reports.forget(helper.connection.fileno())
             helper.connection.close()
+            self._let_go(helper)
         return reports or []
+
+    def _let_go(self, helper: "_Helper") -> None:
+        """Give the memory of a worker back that has gone, if all its batches were opened."""
+        if helper.has_gone and not helper.unopened:
+            del self._helpers[helper.row]
+            helper.close()
 
     def _open(self, made: Made) -> Any:
         if made.place is None or made.place[0] < self._rows:
             return self._open_own(made)
         self._helped()
-        helper = self._helpers[made.place[0] - self._rows]
+        helper = self._helpers[made.place[0]]
         assert helper.opener is not None
-        return helper.opener.open(made._replace(place=(0, *made.place[1:])))
+        try:
+            return helper.opener.open(made._replace(place=(0, *made.place[1:])))
+        finally:
+            helper.unopened -= 1
+            self._let_go(helper)
 
     def _drop(self, made: Made) -> None:
         if made.place is None or made.place[0] < self._rows:
             self._drop_own(made)
-        elif (opener := self._helpers[made.place[0] - self._rows].opener) is not None:
-            opener.drop(made._replace(place=(0, *made.place[1:])))
+            return
+        helper = self._helpers[made.place[0]]
+        assert helper.opener is not None
+        helper.opener.drop(made._replace(place=(0, *made.place[1:])))
+        helper.unopened -= 1
+        self._let_go(helper)
 
     def close(self) -> None:
         """End the crew. Workers of other ranks that make something for this one notice it when they are done."""
@@ -147,10 +166,8 @@ class SharedPool(LinePool):
     def _close_helpers(self) -> None:
         self._offers.close()
         self._listener.close()
-        for helper in self._helpers:
-            helper.connection.close()
-            if helper.opener is not None:
-                helper.opener.inbox.close()
+        for helper in self._helpers.values():
+            helper.close()
 
 
 class _Helper:
@@ -160,10 +177,23 @@ class _Helper:
         connection.setblocking(False)
         self.connection = connection
         self.opener: Opener | None = None
-        self._row = row
+        self.row = row
+        self.unopened = 0
+        """How many of its batches have come and were neither opened nor dropped."""
         self._own = own
         self._pins = pins
         self._frames = Frames()
+
+    @property
+    def has_gone(self) -> bool:
+        """Whether nothing more can come."""
+        return self.connection.fileno() < 0
+
+    def close(self) -> None:
+        """Hang up, and give back all memory but that of batches in use."""
+        self.connection.close()
+        if self.opener is not None:
+            self.opener.inbox.close()
 
     def receive(self) -> list[tuple[int, Made]] | None:
         """The batches that have come. None when that worker has gone."""
@@ -196,7 +226,8 @@ class _Helper:
         number, *rest = values
         made = Made(*rest)
         assert made.place is not None
-        return number, made._replace(place=(self._row, *made.place[1:]))
+        self.unopened += 1
+        return number, made._replace(place=(self.row, *made.place[1:]))
 
 
 _pools: "weakref.WeakSet[SharedPool]" = weakref.WeakSet()
@@ -206,7 +237,7 @@ def _after_fork_in_child() -> None:
     """A forked child is not this rank: it must not keep its sockets open."""
     for pool in list(_pools):
         pool._listener.close()
-        for helper in pool._helpers:
+        for helper in pool._helpers.values():
             helper.connection.close()
 
 

@@ -20,6 +20,10 @@ NOT_COMMON = -1
 Pickled = tuple[bytes | Span, tuple[Span, ...]]
 
 
+class AsItIs(np.ndarray[Any, Any]):
+    """Indices that a user's sampler gave as an array. On their way to a worker only: the dataset gets a plain array."""
+
+
 class Part(NamedTuple):
     """The rows of a batch that one of several workers prepares."""
 

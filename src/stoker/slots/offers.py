@@ -10,7 +10,8 @@ workers get the same work over their lines. A worker that has nothing to do look
     (its process)  -- the kernel says that it is dead or stopped: an own worker begins it -->  OWN
 
 Nothing is locked. Two processes that begin a work at the same moment both make it: the batches are equal, and the training
-process drops the second. It is never lost, because an own worker that has nothing to do takes up what is left.
+process drops the second. It is never lost, because an own worker that has nothing to do takes up what is left. A process
+that was held up between looking at a row and writing to it finds another work there: it leaves that to the own workers.
 
     0      what the rank says of itself, in JSON
     4096   for each work under way: its number, who makes it, how long its description is; whether others may help
@@ -96,20 +97,34 @@ class Offers:
             self._rows = _Rows(mapped)
         finally:
             os.close(mapped)
+        self._kept: set[int] = set()
+        """Works under way that only own workers know of. A row is not used for a later work before they are over."""
+        self._kept_in = [0] * ROWS
 
     def offer(self, number: int, content: bytes) -> None:
         """Offer a work, unless there is no room for it. Own workers make it then."""
         row = number % ROWS
-        if (self._rows.number[row] != _FREE and self._rows.maker[row] != OVER) or len(content) > _CONTENT_BYTES:
-            return
-        self._rows.maker[row] = OVER
-        try:
-            os.pwrite(self._descriptor, content, _CONTENTS_AT + row * _CONTENT_BYTES)
-        except OSError:  # the tmpfs is full
+        is_used = self._rows.number[row] != _FREE and self._rows.maker[row] != OVER
+        if is_used or self._kept_in[row] or not self._write(row, content):
+            self.keep(number)
             return
         self._rows.length[row] = len(content)
         self._rows.number[row] = number
         self._rows.maker[row] = NOBODY  # the last, which makes it visible
+
+    def keep(self, number: int) -> None:
+        """Note a work that is ordered from an own worker and not offered."""
+        self._kept.add(number)
+        self._kept_in[number % ROWS] += 1
+
+    def _write(self, row: int, content: bytes) -> bool:
+        if len(content) > _CONTENT_BYTES:
+            return False
+        self._rows.maker[row] = OVER
+        try:
+            return os.pwrite(self._descriptor, content, _CONTENTS_AT + row * _CONTENT_BYTES) == len(content)
+        except OSError:
+            return False  # the tmpfs is full. If there is room for a part, that is written, and there is no error
 
     @property
     def draws(self) -> bool:
@@ -121,6 +136,9 @@ class Offers:
         row = number % ROWS
         if self._rows.number[row] == number:
             self._rows.maker[row] = OVER
+        elif number in self._kept:
+            self._kept.remove(number)
+            self._kept_in[row] -= 1
 
     def close(self) -> None:
         """Remove the entry."""
@@ -164,8 +182,7 @@ class OffersSeen:
         maker = self._rows.maker[row]
         if maker != FOR_OWN and (maker <= 0 or _is_at_work(maker)):
             return False
-        self._rows.maker[row] = OWN
-        return True
+        return self._set(number, OWN)
 
     def begin(self, number: int) -> bool:
         """An own worker comes to a work that it was sent. False if it need not make it."""
@@ -173,25 +190,30 @@ class OffersSeen:
         known = self._rows.number[row]
         if known != number:  # a smaller number: this work was not offered; a larger one: it was over long ago
             return bool(known < number)
-        if self._rows.maker[row] not in (NOBODY, FOR_OWN):
-            return False
-        self._rows.maker[row] = OWN
-        return True
+        return self._rows.maker[row] in (NOBODY, FOR_OWN) and self._set(number, OWN)
 
     def done(self, number: int) -> None:
         """An own worker is about to report the batch."""
-        row = number % ROWS
-        if self._rows.number[row] == number:
-            self._rows.maker[row] = DONE
+        if self._rows.number[number % ROWS] == number:
+            self._set(number, DONE)
 
     def take(self, number: int, name: int) -> bytes | None:
         """Take a work for the worker with this name. None if it is not there any more."""
         row = number % ROWS
         if self._rows.number[row] != number or self._rows.maker[row] not in (NOBODY, FOR_OWN):
             return None
-        self._rows.maker[row] = name
         content = os.pread(self._descriptor, self._rows.length[row], _CONTENTS_AT + row * _CONTENT_BYTES)
-        return content if self._rows.number[row] == number else None
+        return content if self._set(number, name) else None
+
+    def _set(self, number: int, maker: int) -> bool:
+        """Write down who makes a work. False if another work has come into its row just now: this one is over then."""
+        row = number % ROWS
+        self._rows.maker[row] = maker
+        if self._rows.number[row] == number:
+            return True
+        if self._rows.maker[row] == maker:
+            self._rows.maker[row] = FOR_OWN
+        return False
 
     def give_back(self, number: int) -> None:
         """The worker that took a work cannot make it: it is left to the rank's own workers."""

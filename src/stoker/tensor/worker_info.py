@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from stoker.host import forks
 from stoker.internals import worker_info
 from stoker.internals.names import collate_globals
@@ -70,16 +72,25 @@ forks.register(forks.Stage.LOCKS, after_in_child=_in_child)
 
 
 class _Noticed:
-    """A worker's info that notices when it is asked which worker this is."""
+    """A worker's info that notices when it is asked which worker this is, or of how many."""
 
     def __init__(self, info: Any) -> None:
         self._info = info
         self._is_asked = False
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("id", "seed"):
+        if name != "dataset":
             self._is_asked = True
         return getattr(self._info, name)
+
+    def __repr__(self) -> str:
+        self._is_asked = True
+        return repr(self._info)
+
+    def initial_seed(self) -> int:
+        """What `torch.initial_seed()` gives."""
+        self._is_asked = True
+        return torch.default_generator.initial_seed()
 
     def were_asked(self) -> bool:
         """Whether user code has asked since the last call."""
@@ -88,7 +99,14 @@ class _Noticed:
 
 
 def notice_questions() -> _Noticed:
-    """From now on, notice in this worker process when user code asks which worker it is in."""
+    """From now on, notice in this worker process when user code asks which worker it is in, or for the worker's seed."""
     noticed = _Noticed(worker_info.of_process())
     worker_info.set_of_process(noticed)
+    torch.random.__dict__["_stoker_initial_seed"] = noticed.initial_seed
+    torch.initial_seed.__code__ = _ask.__code__  # not the function: user code may have imported it before
     return noticed
+
+
+def _ask() -> Any:
+    # Runs as the code of torch's function, among the names of its module.
+    return _stoker_initial_seed()  # type: ignore[name-defined] # noqa: F821
