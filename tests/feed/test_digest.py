@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,3 +110,15 @@ def test_the_order_of_sets_does_not_count() -> None:
         return subprocess.run([sys.executable, "-c", _SETS], env=environment, capture_output=True, check=True).stdout
 
     assert digest(1) == digest(2) == digest(3)
+
+
+def test_a_mapped_file_counts_by_its_size_and_time(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(bytes(4096))
+    before = digest_of(Data(part=np.memmap(path, np.uint16, "r")))
+    assert digest_of(Data(part=np.memmap(path, np.uint16, "r"))) == before
+    assert digest_of(Data(part=np.memmap(path, np.uint16, "r", offset=2))) != before
+    halves = np.split(np.memmap(path, np.uint16, "r"), 2)
+    assert digest_of(Data(part=halves[0])) != digest_of(Data(part=halves[1]))
+    os.utime(path, ns=(1, 1))
+    assert digest_of(Data(part=np.memmap(path, np.uint16, "r"))) != before

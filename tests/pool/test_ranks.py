@@ -222,12 +222,14 @@ KILLS = [pytest.param(6, id="some"), pytest.param(100, id="many", marks=pytest.m
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_workers_and_ranks_killed_at_random_moments(kills: int, tmp_path: Path) -> None:
+def test_workers_and_ranks_killed_at_random_moments(kills: int) -> None:
     """Rank 0 gets all its batches. Rank 1 either does, too, or is told that a worker of its own was killed."""
-    dataset, chance = Uneven(tmp_path, dear_s=0.004), random.Random(5)
-    whole = [alone(Uneven(dear_s=0), rank)[0] for rank in range(2)]
-    for _ in range(kills):
-        with ranks_of(dataset, {"epochs": 1}, {"persistent_workers": True, "num_workers": 2}) as (behind, helper):
+    chance = random.Random(5)
+    for number in range(kills):
+        kind, seed = (Uneven, 3) if number % 2 else (Still, None)  # what draws nothing needs no seed
+        whole = [alone(kind(dear_s=0), rank)[0] for rank in range(2)]
+        own = {"seed": seed, "persistent_workers": True}
+        with ranks_of(kind(dear_s=0.004), {"epochs": 1, **own}, {"num_workers": 2, **own}) as (behind, helper):
             assert helper.process.pid is not None
             until(lambda pid=helper.process.pid: len(workers_of(pid)) == 2)
             time.sleep(chance.random() * 0.6)

@@ -11,6 +11,7 @@ import dis
 import functools
 import hashlib
 import io
+import os
 import pickle
 import random
 import sys
@@ -93,6 +94,8 @@ class _Pickler(pickle.Pickler):
             return tuple, (self._class(thing),)
         if isinstance(thing, types.ModuleType):
             return str, (thing.__name__,)
+        if isinstance(thing, np.memmap) and thing.filename is not None and thing.mode != "c":
+            return tuple, (_mapped(thing),)
         if isinstance(thing, torch.Tensor) and type(thing) is torch.Tensor and thing.layout is torch.strided:
             return tuple, (
                 (
@@ -165,6 +168,14 @@ def _globals(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _globals(constant)
+
+
+def _mapped(array: "np.memmap[Any, Any]") -> tuple[Any, ...]:
+    """Which part of which file an array shows. The file, which may be huge, is not read for this."""
+    found = os.stat(array.filename)  # type: ignore[arg-type]
+    start = np.frombuffer(array._mmap, np.uint8).__array_interface__["data"][0]  # type: ignore[attr-defined]
+    place = array.offset, array.__array_interface__["data"][0] - start, array.shape, array.dtype.str, array.strides
+    return os.fspath(array.filename), found.st_size, found.st_mtime_ns, *place  # type: ignore[arg-type]
 
 
 def checksum_of(content: Any) -> bytes:

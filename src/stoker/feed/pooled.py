@@ -143,7 +143,7 @@ class PoolIter(MapIter):
                 pool.crew.check()
                 late = self._due.get(self._expected, -1) if self._in_order else -1
                 if self._record is not None:
-                    self._record.late(self._meter.batches, pool.crew.pid(late) if late >= 0 else 0)
+                    self._record.late(self._meter.batches, pool.pid_of(self._expected, late) if late >= 0 else 0)
                 if now() >= deadline:
                     raise RuntimeError(
                         f"DataLoader timed out after {self._timeout_s} seconds{self._who_is_late(late)}"
@@ -166,10 +166,9 @@ class PoolIter(MapIter):
         if worker < 0:
             return ""
         assert self._pool is not None
-        return (
-            f", waiting for worker {worker} (pid {self._pool.crew.pid(worker)}), which is alive. "
-            "Raise timeout=, or see what it does with `py-spy dump --pid`."
-        )
+        pid, own = self._pool.pid_of(self._expected, worker), self._pool.crew.pid(worker)
+        who = f"worker {worker} (pid {own})" if pid == own else f"a worker of another rank (pid {pid})"
+        return f", waiting for {who}, which is alive. Raise timeout=, or see what it does with `py-spy dump --pid`."
 
     def _end(self) -> None:
         """End the epoch, and the workers too unless `persistent_workers` is set."""

@@ -20,6 +20,9 @@ class Pool(Protocol):
     def get(self, timeout_s: float) -> tuple[int, Result]:
         """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
 
+    def pid_of(self, name: int, worker: int) -> int:
+        """The pid of the process that makes a work, which was ordered from a worker."""
+
     def open(self, made: Made) -> Any:
         """The batch that was made."""
 

@@ -105,6 +105,10 @@ class LinePool:
         """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
         return self._reports.get(timeout_s)  # type: ignore[no-any-return]
 
+    def pid_of(self, name: int, worker: int) -> int:
+        """The pid of the process that makes a work, which was ordered from a worker."""
+        return self.crew.pid(worker)
+
     def claim_common(self) -> int:
         """Claim a slot for several workers to fill, or return NOT_COMMON."""
         number = self._slots.inbox.claim_common()

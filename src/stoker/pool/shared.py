@@ -4,7 +4,6 @@ Every work is ordered from an own worker, and offered to all (`slots/offers`). A
 the batch over a socket, in memory of its own that this process maps. A batch that comes a second time is dropped.
 """
 
-import contextlib
 import os
 import secrets
 import socket
@@ -100,6 +99,10 @@ class SharedPool(LinePool):
         self._offers.over(number)
         return number, result
 
+    def pid_of(self, name: int, worker: int) -> int:
+        """The pid of the process that makes a work: an own worker, or one of another rank."""
+        return self._offers.taken_by(name) or super().pid_of(name, worker)
+
     @property
     def draws(self) -> bool:
         """Whether a batch was seen to draw, so that no other rank can help."""
@@ -107,18 +110,23 @@ class SharedPool(LinePool):
 
     def _accept(self) -> list[Any]:
         """A worker of another rank comes."""
-        with contextlib.suppress(OSError):
+        try:
             connection, _ = self._listener.accept()
-            try:
-                check_same_user(connection)
-            except OSError:
-                connection.close()
-                return []
-            helper = _Helper(connection, self._next_row, self._slots.inbox, pins=self._pins)
-            self._helpers[self._next_row] = helper
-            self._next_row += 1
-            self.helpers += 1
-            self._reports.watch(connection.fileno(), partial(self._receive, helper))
+        except BlockingIOError:
+            return []
+        except OSError:  # too many open files: own workers do without help
+            self._reports.forget(self._listener.fileno())
+            return []
+        try:
+            check_same_user(connection)
+        except OSError:
+            connection.close()
+            return []
+        helper = _Helper(connection, self._next_row, self._slots.inbox, pins=self._pins)
+        self._helpers[self._next_row] = helper
+        self._next_row += 1
+        self.helpers += 1
+        self._reports.watch(connection.fileno(), partial(self._receive, helper))
         return []
 
     def _receive(self, helper: "_Helper") -> list[Any]:

@@ -57,6 +57,10 @@ class QueuePool:
         """The next result, and the name of its work. Raises `queue.Empty` after a time."""
         return self._results.get(timeout=timeout_s)
 
+    def pid_of(self, name: int, worker: int) -> int:
+        """The pid of this process."""
+        return self.crew.pid(worker)
+
     def open(self, made: Made) -> Any:
         """The batch that was made."""
         return made.batch

@@ -40,6 +40,7 @@ _FREE = -1
 _CONTENT_BYTES = 64 << 10
 _CONTENTS_AT = PAGE + -(-ROWS * 32 // PAGE) * PAGE
 _PID_BITS = 22
+_PIDS = (1 << _PID_BITS) - 1
 
 
 def name_of(identity: tuple[int, int]) -> int:
@@ -50,7 +51,7 @@ def name_of(identity: tuple[int, int]) -> int:
 
 def _is_at_work(name: int) -> bool:
     """Whether the process with this name lives and is not suspended."""
-    found = process.find(name & ((1 << _PID_BITS) - 1))
+    found = process.find(name & _PIDS)
     return found is not None and found.started == name >> _PID_BITS and not found.is_dead and not found.is_stopped
 
 
@@ -125,6 +126,12 @@ class Offers:
             return os.pwrite(self._descriptor, content, _CONTENTS_AT + row * _CONTENT_BYTES) == len(content)
         except OSError:
             return False  # the tmpfs is full. If there is room for a part, that is written, and there is no error
+
+    def taken_by(self, number: int) -> int:
+        """The pid of another rank's worker that has taken a work; 0 if none has."""
+        row = number % ROWS
+        maker = self._rows.maker[row] if self._rows.number[row] == number else NOBODY
+        return int(maker & _PIDS) if maker > 0 else 0
 
     @property
     def draws(self) -> bool:
