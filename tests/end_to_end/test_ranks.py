@@ -11,23 +11,17 @@ UNEVEN = "uneven_ddp.py"
 SAYS = re.compile(r"rank (\d+): .* ([\d,]+) batches made by workers of other ranks")
 
 
-def train(scripts: Path, ranks: int, *words: str, options: tuple[str, ...]) -> tuple[str, str, dict[int, int]]:
+def train(
+    scripts: Path, ranks: int, *words: str, options: tuple[str, ...], restarts: int = 0
+) -> tuple[str, str, dict[int, int]]:
     """What a script prints, what Stoker says of it, and how many batches of each rank others have made."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command = [
-        *launch,
-        "--max-restarts",
-        "1",
-        "--no-python",
-        sys.executable,
-        "-m",
-        "stoker",
-        "run",
-        *options,
-        str(scripts / UNEVEN),
-        *words,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
+    launch += ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
+    command = [*launch, sys.executable, "-m", "stoker", "run", *options, str(scripts / UNEVEN), *words]
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        if done.returncode == 0 or "gloo" not in done.stderr.lower():
+            break  # gloo fails now and then when one rank has ended and another is about to
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr, {int(rank): int(count.replace(",", "")) for rank, count in SAYS.findall(done.stderr)}
 
@@ -53,7 +47,9 @@ def test_losses_are_the_same_and_the_rank_behind_is_helped(name: str, scripts: P
 
 def test_a_rank_that_dies_is_started_again(scripts: Path, tmp_path: Path) -> None:
     alone, _, _ = train(scripts, 2, "--persistent", options=SEED)
-    shared, _, _ = train(scripts, 2, "--persistent", "--dies", str(tmp_path), options=(*SEED, "--ranks", "shared"))
+    shared, _, _ = train(
+        scripts, 2, "--persistent", "--dies", str(tmp_path), options=(*SEED, "--ranks", "shared"), restarts=1
+    )
     assert shared.endswith(alone)  # the first attempt printed some losses before
 
 

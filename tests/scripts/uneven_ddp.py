@@ -45,7 +45,9 @@ def main() -> None:
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     if options.dies:
         who = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-        torch.distributed.init_process_group("gloo", init_method=f"file://{options.dies}/attempt-{attempt}", **who)
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{options.dies}/{attempt}-{os.environ['MASTER_PORT']}", **who
+        )
     else:
         torch.distributed.init_process_group("gloo")
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
