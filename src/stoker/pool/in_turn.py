@@ -74,6 +74,8 @@ class HelpingInTurn(Helping):
                 return mine
             if not self._again:
                 return super().next()
+            if self._lines.stop.is_set():
+                return None
             time.sleep(_PAUSE_S)  # until a worker of another rank is done, or gives up, or is not at work any more
 
     def _taken_up(self) -> tuple[int, Work] | None:
