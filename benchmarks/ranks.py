@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--dear", type=float, default=4.0, help="how many times as much a batch of rank 0 costs")
     parser.add_argument("--compute", type=float, default=0.0, help="seconds of each step that need no core")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", "--rounds", type=int, default=3)
     parser.add_argument("--kind", choices=("work", "small", "jpeg"), default="work")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
