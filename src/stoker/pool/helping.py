@@ -126,7 +126,7 @@ class Helping:
         """The next work: of an order, or of those that lack a worker."""
         while True:
             try:
-                order = self._lines.orders.get(0)
+                order = self._lines.orders.get(_PAUSES_S[0])  # the next one may be about to come
             except queue.Empty:
                 given = self._left() or self._for_another_rank()
                 if given is not None:
