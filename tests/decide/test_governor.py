@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.decide.governor import Governed, Move, Place, RankQueue, Stage, govern
+from stoker.decide.governor import Governed, Move, Place, RankQueue, WorkerStage, govern
 
 
 def seconds(alone_s: float, most: int = 16) -> np.ndarray:
@@ -17,7 +17,7 @@ def seconds(alone_s: float, most: int = 16) -> np.ndarray:
 
 
 def rank(queued: int = 2, **stages: float) -> RankQueue:
-    known: dict[str, Stage] = {"reading": "reading", "preparing": "preparing", "both": "both"}
+    known: dict[str, WorkerStage] = {"reading": "reading", "preparing": "preparing", "both": "both"}
     return RankQueue(queued, {known[name]: seconds(alone_s) for name, alone_s in stages.items()})
 
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_played() -> None:
 
 
 @cache
-def comparison(dataset: published.Dataset) -> dict[str, Played]:
+def comparison(dataset: published.PublishedDataset) -> dict[str, Played]:
     cluster = published.cluster(dataset, SAMPLES)
     found = {policy: look_up(cluster, policy, published.EPOCHS) for policy in {one.policy for one in published.CONTENDERS}}
     return {one.name: play(cluster, one, found[one.policy], WARM) for one in published.CONTENDERS}
@@ -123,7 +123,7 @@ def test_demand_hits_are_those_that_are_known() -> None:
 
 
 @pytest.mark.parametrize("dataset", [published.IMAGENET_1K, published.IMAGENET_22K], ids=lambda one: one.name)
-def test_the_published_order(dataset: published.Dataset) -> None:
+def test_the_published_order(dataset: published.PublishedDataset) -> None:
     done = comparison(dataset)
     speeds = [round(1 / done[name].epoch_s, 6) for name in ORDER]
     assert speeds == sorted(speeds)

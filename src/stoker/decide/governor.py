@@ -25,7 +25,7 @@ import numpy as np
 from stoker.decide.loading import Seconds
 from stoker.decide.threads import Queue, assign
 
-Stage = Literal["reading", "preparing", "both"]
+WorkerStage = Literal["reading", "preparing", "both"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Place:
     """Where a worker may be."""
 
     rank: int
-    stage: Stage
+    stage: WorkerStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class RankQueue:
     """How many batches are queued for one rank; for each stage the seconds for one of them, by the number of workers."""
 
     queued: int
-    seconds: Mapping[Stage, Seconds]
+    seconds: Mapping[WorkerStage, Seconds]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ _CROWD = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Dataset:
+class PublishedDataset:
     """A printed dataset."""
 
     name: str
@@ -54,12 +54,12 @@ class Dataset:
     bytes: float
 
 
-IMAGENET_1K = Dataset("ImageNet-1K", 1_281_167, 135e9)
-IMAGENET_22K = Dataset("ImageNet-22K", 14_197_103, 1.3e12)
+IMAGENET_1K = PublishedDataset("ImageNet-1K", 1_281_167, 135e9)
+IMAGENET_22K = PublishedDataset("ImageNet-22K", 14_197_103, 1.3e12)
 _CACHE_BYTES = 40e9
 
 
-def cluster(dataset: Dataset, samples: int) -> Cluster:
+def cluster(dataset: PublishedDataset, samples: int) -> Cluster:
     """The published cluster, with a dataset of so many samples in place of all, and a cache for the same part of it."""
     most = GPUS * _WORKERS
     read_s = _STORAGE * _TRAIN_S * (dataset.bytes / dataset.samples) / (IMAGENET_1K.bytes / IMAGENET_1K.samples)
