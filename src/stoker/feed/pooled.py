@@ -208,7 +208,7 @@ class InTurnIter(PoolIter):
         return Work(0, 0, 0, ids.view(AsItIs) if type(ids) is np.ndarray else ids)
 
     def _made(self, result: Result) -> Made:
-        if getattr(self._pool, "draws", False):
+        if self._pool is not None and self._pool.draws:
             sharing.say(self._loader, _DRAWS)
         return super()._made(result)
 

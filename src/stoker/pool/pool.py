@@ -14,6 +14,10 @@ class Pool(Protocol):
     helpers: int
     """Workers beside the crew: each may be given a work more."""
 
+    @property
+    def draws(self) -> bool:
+        """Whether a batch was seen to draw, so that no worker beside the crew can help."""
+
     def order(self, worker: int, name: int, work: Work) -> None:
         """Send work to a worker, without waiting."""
 

@@ -109,6 +109,11 @@ class LinePool:
         """The pid of the process that makes a work, which was ordered from a worker."""
         return self.crew.pid(worker)
 
+    @property
+    def draws(self) -> bool:
+        """False: nobody beside the crew helps, so nobody looks."""
+        return False
+
     def claim_common(self) -> int:
         """Claim a slot for several workers to fill, or return NOT_COMMON."""
         number = self._slots.inbox.claim_common()

@@ -68,6 +68,11 @@ class QueuePool:
     def drop(self, made: Made) -> None:
         """Nothing to free: the batch goes with its last reference."""
 
+    @property
+    def draws(self) -> bool:
+        """False: nobody beside the crew helps, so nobody looks."""
+        return False
+
     def claim_common(self) -> int:
         """Return NOT_COMMON: threads hand over parts of batches as they are."""
         return NOT_COMMON
