@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cache.damaging import ROOM, damaged_runs, fetch_all, filled
+from tests.cache.damaging import ROOM, damaged_runs, fetch_all, filled, torn_runs
 
 from stoker.cache.cached import Cache
 
@@ -20,6 +20,10 @@ def run(shelf_dir: Path, count: int, seed: int) -> None:
 
 def test_damage_before_a_run(shelf_dir: Path) -> None:
     run(shelf_dir, 35, 0)
+
+
+def test_damage_under_a_run(shelf_dir: Path) -> None:
+    assert not torn_runs(shelf_dir, 30, 0)
 
 
 TORN = """
@@ -52,3 +56,10 @@ def test_500_damages_before_a_run(shelf_dir: Path) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)
     run(shelf_dir, 500, seed)
+
+
+@pytest.mark.soak
+def test_500_damages_under_a_run(shelf_dir: Path) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    print("seed", seed)
+    assert not torn_runs(shelf_dir, 500, seed)
