@@ -173,12 +173,17 @@ def tear(folder: Path, rng: random.Random) -> None:
                     os.pwrite(file.fileno(), rng.randbytes(rng.choice([1, 1, 2, 8])), place)
 
 
-def make_some_values_endless(folder: Path, _: random.Random) -> None:
+def overwrite(folder: Path, rng: random.Random) -> None:
+    """The store alone: lock.mdb has LMDB's locks in it, as memory has, and a lock that seems to be held is waited for."""
+    (folder / "data.mdb").write_bytes(rng.randbytes(rng.choice([0, 10, 5000, 100_000])))
+
+
+def make_all_values_endless(folder: Path, _: random.Random) -> None:
     make_values_endless(folder)
 
 
 UNDER_A_JOB: list[Callable[[Path, random.Random], None]] = [
-    truncate, cut_and_lengthen, tear, flip, zero, exchange, tear, scribble, tear, make_some_values_endless,
+    truncate, cut_and_lengthen, tear, flip, zero, exchange, tear, overwrite, tear, make_all_values_endless,
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cache.damaging import ROOM, damaged_runs, fetch_all, filled, torn_runs
+from tests.tries import HANG_S
 
 from stoker.cache.cached import Cache
 
@@ -49,6 +50,40 @@ def test_a_store_whose_tree_is_torn_under_the_process_that_looks_at_it(shelf_dir
     assert f"the cache in {folder} is damaged" in cache.tally.take()[6]
     fetch_all(cache)
     cache.close()
+
+
+TORN_UNDER_A_LOADER = """
+import sys
+from pathlib import Path
+import stoker
+from tests.cache.damaging import make_values_endless
+from tests.scripts.everything import Files
+place, workers, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+(place / "data").mkdir(exist_ok=True)
+options = {"cache": "1MB", "cache_dir": place / "shelf", "num_workers": workers, "workers": kind, "seed": 1}
+with stoker.DataLoader(Files(str(place / "data")), 4, **options) as loader:
+    for _ in range(2):
+        assert sorted(int(row[0]) for batch in loader for row in batch) == list(range(24))
+        if sys.argv[4:]:
+            (about,) = (place / "shelf").glob("*/*/about.json")
+            make_values_endless(about.parent)
+    print(loader.stats().cache_faults, loader.stats().hits)
+"""
+
+
+@pytest.mark.parametrize("workers", ["2 threads", "2 processes"])
+def test_a_store_whose_tree_is_torn_under_a_loader(tmp_path: Path, workers: str) -> None:
+    """A worker's death is an error; the training process's own comes with words of its last breath."""
+    words = [sys.executable, "-c", TORN_UNDER_A_LOADER, str(tmp_path), *workers.split()]
+    torn, after = (
+        subprocess.run([*words, *more], capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=HANG_S)
+        for more in (["tear"], [])
+    )
+    (about,) = (tmp_path / "shelf").glob("*/*/about.json")
+    assert torn.returncode in ((1,) if workers == "2 processes" else (-signal.SIGBUS, -signal.SIGSEGV)), torn.stderr
+    assert f"the cache in {about.parent}" in torn.stderr
+    assert after.stdout == "1 24\n", after.stderr
+    assert f"the cache in {about.parent} is damaged" in after.stderr
 
 
 @pytest.mark.soak
