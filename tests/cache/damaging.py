@@ -8,7 +8,7 @@ import signal
 import struct
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.cache.requests import Numbered
@@ -187,13 +187,13 @@ UNDER_A_JOB: list[Callable[[Path, random.Random], None]] = [
 ]  # fmt: skip
 
 
-def torn_runs(place: Path, count: int, seed: int) -> list[str]:
+def torn_runs(place: Path, numbers: Iterable[int], seed: int) -> list[str]:
     """Damage a store under the process that uses it, in one way after another; what went wrong.
 
     The process ends with the right bytes, or by a signal with words that name the store. The next one has the right bytes.
     """
     wrong = []
-    for number in range(count):
+    for number in numbers:
         rng = random.Random(f"{seed} {number}")
         way = UNDER_A_JOB[number % len(UNDER_A_JOB)]
         shelf, words = place / str(number), place / f"{number}.words"

@@ -182,8 +182,8 @@ class Store:
                     transaction.put(USED, NUMBER.pack(used))
         except (lmdb.DiskError, lmdb.MapFullError, lmdb.MemoryError) as error:
             raise StoreFullError(f"{self.folder} has no room left ({error})") from error
-        except lmdb.Error as error:
-            raise _failure(self.folder, error) from error
+        except (lmdb.Error, SystemError) as error:  # its cursors raise SystemError where a tree is torn
+            raise _failure(self.folder, error.__cause__ or error) from error
         return kept
 
     def _look_for_room(self, size: int) -> None:
@@ -280,7 +280,7 @@ def _opened_environment(folder: Path) -> Any:
             raise _failure(folder, error) from error
 
 
-def _failure(folder: Path, error: Exception) -> OSError:
+def _failure(folder: Path, error: BaseException) -> OSError:
     return OSError(f"{folder}: {error}")
 
 
