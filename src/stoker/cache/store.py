@@ -19,7 +19,7 @@ from stoker import checksum
 from stoker.cache import pages
 from stoker.cache.claims import Claims
 from stoker.cache.crash import name_at_crash
-from stoker.cache.inspection import NUMBER, USED, WRITER, StoreStats, look_through, occupied_bytes
+from stoker.cache.inspection import NUMBER, USED, WRITER, StoreDamagedError, StoreStats, look_through, occupied_bytes
 from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
 from stoker.host.headroom import headroom_bytes
@@ -109,9 +109,15 @@ class Store:
         self._check_file()
         try:
             with self.lock, self._environment.begin() as transaction:
-                return _used(transaction)
+                return self._used(transaction)
         except lmdb.Error as error:
             raise _failure(self.folder, error) from error
+
+    def _used(self, transaction: Any) -> int:
+        found = transaction.get(USED)
+        if found is not None and len(found) != NUMBER.size:
+            raise StoreDamagedError(f"the cache in {self.folder} is damaged: it does not say how much is in it")
+        return 0 if found is None else int(NUMBER.unpack(found)[0])
 
     def _check_file(self) -> None:
         """Check that the file was not cut: LMDB maps it, and the kernel kills a process that reads beyond its end."""
@@ -159,7 +165,7 @@ class Store:
         kept = 0
         try:
             with self._environment.begin(write=True) as transaction:
-                used = before = _used(transaction)
+                used = before = self._used(transaction)
                 for key in evict:
                     used -= _delete_versions(transaction, key[:KEY_BYTES], None)
                 if budget_bytes:
@@ -170,12 +176,14 @@ class Store:
                     if used + size <= budget_bytes and transaction.put(key, seal(key, payload), overwrite=False):
                         used += size
                         kept += 1
+                if used < 0:
+                    raise StoreDamagedError(f"the cache in {self.folder} is damaged: items are longer than it says")
                 if used != before or kept:
                     transaction.put(USED, NUMBER.pack(used))
         except (lmdb.DiskError, lmdb.MapFullError, lmdb.MemoryError) as error:
             raise StoreFullError(f"{self.folder} has no room left ({error})") from error
-        except lmdb.Error as error:
-            raise _failure(self.folder, error) from error
+        except (lmdb.Error, SystemError) as error:  # its cursors raise SystemError where a tree is torn
+            raise _failure(self.folder, error.__cause__ or error) from error
         return kept
 
     def _look_for_room(self, size: int) -> None:
@@ -272,7 +280,7 @@ def _opened_environment(folder: Path) -> Any:
             raise _failure(folder, error) from error
 
 
-def _failure(folder: Path, error: Exception) -> OSError:
+def _failure(folder: Path, error: BaseException) -> OSError:
     return OSError(f"{folder}: {error}")
 
 
@@ -283,11 +291,6 @@ def _allocate(path: Path, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
-
-
-def _used(transaction: Any) -> int:
-    found = transaction.get(USED)
-    return 0 if found is None else int(NUMBER.unpack(bytes(found))[0])
 
 
 def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
