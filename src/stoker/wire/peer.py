@@ -88,7 +88,7 @@ class Peer:
         self.name = name or handshake.fresh_name()
         self.deadline_s = deadline_s
         self._secret = secret
-        self._connections = connections
+        self.connections = connections
         self._under_way = under_way
         self._tls = tls.context(is_server=False) if tls is not None else None
         self._buffers = Buffers(2 * connections * under_way * (1 << 20))
@@ -231,7 +231,7 @@ class Peer:
         pause_s, good_since = 0.0, float("inf")
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_closed or self._is_suspect or len(self._links) < self._connections)
+                self._changed.wait_for(lambda: self._is_closed or self._is_suspect or len(self._links) < self.connections)
                 if time.monotonic() - good_since > _GOOD_S:
                     pause_s = 0.0
                 self._changed.wait_for(lambda: self._is_closed, pause_s)
@@ -258,7 +258,7 @@ class Peer:
                 link.end()
                 link.join()
         try:
-            while len(self._links) < self._connections:
+            while len(self._links) < self.connections:
                 self._connect()
         except (ConfigError, OSError) as error:
             return error
