@@ -186,6 +186,11 @@ def process() -> Iterator[tuple[int, tuple[str, int]]]:
         process.kill()
 
 
+def has_stopped(pid: int) -> bool:
+    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+
 def test_a_stopped_peer_delays_one_read_by_the_deadline_and_no_second(process: tuple[int, tuple[str, int]]) -> None:
     pid, address = process
     with Peer(address, SECRET, deadline_s=1.0) as peer:
@@ -196,6 +201,7 @@ def test_a_stopped_peer_delays_one_read_by_the_deadline_and_no_second(process: t
             with peer.get([name(1)]) as answer:
                 assert answer.payloads[0] is not None
             os.kill(pid, signal.SIGSTOP)
+            until(lambda: has_stopped(pid))
             try:
                 others = [peer.ask([name(2)], HANG_S) for _ in range(3)]  # their own deadlines are far away
                 began = time.monotonic()

@@ -9,7 +9,6 @@ Rule: a deadline decides where a read goes, never who is dead. Nothing here rais
 not give in time is None in the answer. Only `greet`, which a start may call, says what is wrong.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -51,6 +50,8 @@ class PeerStats:
     received_bytes: int
     connected: int
     """How often a connection was made."""
+    lost: int
+    """How often one ended: the other side ended it, sent something else than the answers, or was silent for too long."""
 
 
 class Request:
@@ -92,13 +93,18 @@ class Peer:
         self._under_way = under_way
         self._tls = tls.context(is_server=False) if tls is not None else None
         self._buffers = Buffers(2 * connections * under_way * (1 << 20))
-        self._places = threading.BoundedSemaphore(connections * under_way)
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         """Guards all that follows."""
+        self._changed = threading.Condition(self._lock)
+        self._answered = threading.Condition(self._lock)
+        """For those who wait because too many requests are under way."""
+        self._busy = 0
         self._links: list[Link] = []
         self._is_suspect = self._is_closed = False
         self._trouble: Exception | None = None
-        self._requests = self._given = self._absent = self._damaged = self._late = self._bytes = self._connected = 0
+        self._requests = self._given = self._absent = self._damaged = self._late = self._bytes = self._connected = (
+            self._lost
+        ) = 0
         self._tender = threading.Thread(target=self._tend, name="stoker-wire-peer", daemon=True)
         self._tender.start()
 
@@ -116,7 +122,7 @@ class Peer:
     def greet(self, deadline_s: float | None = None) -> None:
         """Wait until it can be used. Raises ConfigError if secrets or versions differ, OSError if it cannot be reached."""
         limit_s = self.deadline_s if deadline_s is None else deadline_s
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self.is_usable or isinstance(self._trouble, ConfigError), limit_s)
             if self.is_usable:
                 return
@@ -162,8 +168,12 @@ class Peer:
         for place in range(0, len(names), _TOLD_AT_ONCE):
             piece = names[place : place + _TOLD_AT_ONCE]
             held, gone = [name for name, is_held in piece if is_held], [name for name, is_held in piece if not is_held]
-            link = self._choose()
-            if link is None or not link.tell(Kind.TOLD, len(piece), frames.pack_told(Told(told.generation, held, gone))):
+            body = frames.pack_told(Told(told.generation, held, gone))
+            with self._lock:
+                link = self._choose()
+            if link is None or not link.tell(Kind.TOLD, len(piece), body):
+                return False
+            if place + _TOLD_AT_ONCE < len(names) and not self.ping():  # one piece is on its way at a time
                 return False
         return True
 
@@ -180,46 +190,57 @@ class Peer:
     def _ask(self, kind: Kind, count: int, body: bytes, read: Read, deadline_s: float | None) -> Asked:
         limit_s = self.deadline_s if deadline_s is None else deadline_s
         asked = Asked(kind, count, body, read, time.monotonic() + limit_s)
-        if self.is_usable and self._places.acquire(timeout=limit_s):
-            link = self._choose()
-            if link is not None and link.ask(asked):
-                return asked
-            self._places.release()
-        asked.done.set()
+        with self._lock:
+            if self._answered.wait_for(
+                lambda: not self.is_usable or self._busy < self.connections * self._under_way, limit_s
+            ):
+                link = self._choose()
+                self._busy += 1
+            else:
+                return asked  # its deadline is over
+        if link is None or not link.ask(asked):
+            self._on_answer(asked)
+            asked.done.set()
         return asked
 
     def _choose(self) -> Link | None:
-        with self._changed:
-            return None if self._is_suspect else min(self._links, key=lambda link: link.under_way, default=None)
+        """The link with the fewest requests under way. Called with the lock held."""
+        return None if self._is_suspect else min(self._links, key=lambda link: link.under_way, default=None)
 
     def _on_answer(self, asked: Asked) -> None:
         if asked.has_place:
-            self._places.release()
+            with self._lock:
+                self._busy -= 1
+                self._answered.notify()
 
     def _on_end(self, link: Link, left: list[Asked], reason: str) -> None:
         for asked in left:
             self._on_answer(asked)
-        with self._changed:
-            with contextlib.suppress(ValueError):
-                self._links.remove(link)
-                self._trouble = ConnectionError(reason)
-            self._changed.notify_all()
+        with self._lock:
+            self._links = [other for other in self._links if other is not link]
+            self._lost += not self._is_closed
+            self._trouble = ConnectionError(reason)
+            self._notify()
+
+    def _notify(self) -> None:
+        self._changed.notify_all()
+        self._answered.notify_all()
 
     def _suspect(self) -> None:
         """An answer was late: nobody waits for this peer any more, until it is back."""
-        with self._changed:
+        with self._lock:
             self._late += 1
             if self._is_suspect:
                 return
             self._is_suspect = True
             links = list(self._links)
-            self._changed.notify_all()
+            self._notify()
         for link in links:
             link.give_up()
 
     def _count(self, answer: Answer, count: int) -> None:
         given = [len(item) for item in answer.sealed if item is not None]
-        with self._changed:
+        with self._lock:
             self._requests += 1
             self._given += len(given)
             self._absent += count - len(given)
@@ -230,7 +251,7 @@ class Peer:
         """Keep the connections, in the peer's own thread."""
         pause_s, good_since = 0.0, float("inf")
         while True:
-            with self._changed:
+            with self._lock:
                 self._changed.wait_for(lambda: self._is_closed or self._is_suspect or len(self._links) < self.connections)
                 if time.monotonic() - good_since > _GOOD_S:
                     pause_s = 0.0
@@ -241,7 +262,7 @@ class Peer:
             pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
             trouble = self._mend(links)
             good_since = float("inf") if trouble else time.monotonic()
-            with self._changed:
+            with self._lock:
                 self._trouble = trouble
                 if self._links:
                     self._is_suspect = False
@@ -267,7 +288,7 @@ class Peer:
     def _connect(self) -> None:
         deadline = time.monotonic() + self.deadline_s
         channel = connect(self.address, self._secret, self.name, deadline, self.deadline_s, self._tls)
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 channel.stream.close()
                 raise ConnectionAbortedError("closed meanwhile")
@@ -276,7 +297,7 @@ class Peer:
 
     def stats(self) -> PeerStats:
         """What came from it so far."""
-        with self._changed:
+        with self._lock:
             return PeerStats(
                 len(self._links),
                 self._is_suspect,
@@ -288,14 +309,15 @@ class Peer:
                 self._late,
                 self._bytes,
                 self._connected,
+                self._lost,
             )
 
     def close(self) -> None:
         """End the connections. Whoever waits gets nothing."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             links = list(self._links)
-            self._changed.notify_all()
+            self._notify()
         for link in links:
             link.end()
             link.join()
