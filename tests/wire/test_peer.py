@@ -295,6 +295,19 @@ def test_an_answer_to_nothing_ends_the_connection() -> None:
         until(lambda: peer.stats().connected >= 2)
 
 
+def test_requests_under_way_are_bounded() -> None:
+    """One more than that waits for its own deadline, and then nobody waits any more."""
+    over = threading.Event()
+    with saying(lambda _: over.wait(HANG_S) and None) as address, Peer(address, SECRET, under_way=3) as peer:
+        peer.greet(HANG_S)
+        requests = [peer.ask([name(1)], HANG_S) for _ in range(3)]
+        assert peer.get([name(1)], 0.2).payloads == (None,)
+        assert peer.stats().is_suspect or peer.stats().lost
+        for request in requests:
+            assert request.answer().payloads == (None,)
+        over.set()
+
+
 def test_memory_of_answers_is_used_again(peer: Peer) -> None:
     for _ in range(3):
         with peer.get([name(1)]):
