@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import statistics
 import threading
 import time
 
@@ -43,7 +44,7 @@ class Reads:
 
 
 def kill(times: int, seed: int) -> None:
-    draw = random.Random(seed)
+    draw, back_s = random.Random(seed), []
     with ServerProcess() as process, Peer(process.address, SECRET, connections=2) as peer:
         peer.greet(HANG_S)
         reads = Reads(peer)
@@ -54,10 +55,14 @@ def kill(times: int, seed: int) -> None:
                     os.kill(process.pid, signal.SIGSTOP)
                     time.sleep(draw.random() * 0.5)
                 process.start_again()
-                before = reads.given
+                before, began = reads.given, time.monotonic()
                 until(lambda before=before: reads.given > before)  # type: ignore[misc]
+                back_s.append(time.monotonic() - began)
         finally:
             reads.close()
+        print(
+            f"slowest read {reads.slowest_s:.2f} s; used again after {statistics.median(back_s):.2f} to {max(back_s):.2f} s"
+        )
         assert reads.wrong == 0 and peer.stats().damaged == 0
         assert reads.slowest_s < 2
 
