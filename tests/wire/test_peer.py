@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -306,6 +307,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 
 
 def certified(folder: Path) -> Tls:
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not installed")
     certificate, key = folder / "host.pem", folder / "host.key"
     command = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=stoker", "-days", "2"]
     subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
