@@ -11,33 +11,31 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from stoker import checksum
-from stoker.cache import pages
+from stoker.cache import pages, walking
 from stoker.cache.claims import Claims
 from stoker.cache.crash import name_at_crash
 from stoker.cache.inspection import NUMBER, USED, WRITER, StoreDamagedError, StoreStats, look_through, occupied_bytes
-from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
+from stoker.cache.walking import KEY_BYTES
 from stoker.extras import CACHE
 from stoker.host.headroom import headroom_bytes
 from stoker.host.mounts import file_system
 from stoker.memory import Bytes
+from stoker.sealed import payload_bytes, seal, unseal, unseal_block
 
 lmdb: Any = None
 """Imported with the first store, not before: where Python has no interpreter lock, importing it brings the lock back."""
 
-KEY_BYTES = 16
-"""A key names an item; what follows it, if anything, is the item's version."""
 READERS = 2048
 _READER_BYTES = 64
 RESERVE_BYTES = 64 << 20
 """Memory that is always left to the training, even if the budget allows more."""
 _LOOK_AGAIN_BYTES = 32 << 20
 _WRITERS = 16
-_FORGOTTEN_AT_ONCE = 10_000
 _MAP_BYTES = 1 << 42
 _PAUSE_S = 30.0
 
@@ -140,8 +138,35 @@ class Store:
             if is_ours:
                 self._writing.release([WRITER])
 
-    def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
+    def visit(self, keys: Sequence[bytes], use: Callable[[Sequence[Bytes | None]], None]) -> None:
+        """Call `use` once with what lies under keys, as it is: sealed, unchecked, and gone when `use` returns."""
+        self._check_file()
+        try:
+            with self.lock, self._environment.begin(buffers=True) as transaction:
+                use([transaction.get(key) for key in keys])
+        except (lmdb.Error, SystemError) as error:
+            raise _failure(self.folder, error) from error
+
+    def names(self, after: bytes, limit: int) -> tuple[int, list[bytes]]:
+        """Names after a name, in order, at most so many; and a number that changes with the content of the store."""
+        self._check_file()
+        try:
+            with self.lock, self._environment.begin() as transaction:
+                return transaction.id(), walking.names_after(transaction, after, limit)
+        except (lmdb.Error, SystemError) as error:
+            raise _failure(self.folder, error) from error
+
+    def put(
+        self,
+        items: Sequence[tuple[bytes, Bytes]],
+        budget_bytes: int,
+        evict: Sequence[bytes] = (),
+        *,
+        is_sealed: bool = False,
+    ) -> int:
         """Keep items that fit, in their order. Returns how many are kept. Evicted items and older versions go first.
+
+        Sealed items, as another host's store has them, are kept as they are: whoever brings them has checked them.
 
         Any items beyond the budget are removed, too, some thousand at once. A budget of 0 means that no job lives, and
         changes nothing. Raises StoreFullError when there is less memory than the budget allows, and StoreBusyError when
@@ -157,23 +182,25 @@ class Store:
                 self._paused_until = time.monotonic() + _PAUSE_S
                 raise StoreBusyError(f"another process has been writing to {self.folder} for long")
             try:
-                return self._put(items, budget_bytes, evict)
+                return self._put(items, budget_bytes, evict, is_sealed)
             finally:
                 self._writing.release([WRITER])
 
-    def _put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes]) -> int:
+    def _put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes], is_sealed: bool) -> int:
         kept = 0
         try:
             with self._environment.begin(write=True) as transaction:
                 used = before = self._used(transaction)
                 for key in evict:
-                    used -= _delete_versions(transaction, key[:KEY_BYTES], None)
+                    used -= walking.delete_versions(transaction, key[:KEY_BYTES], None)
                 if budget_bytes:
-                    used -= _delete_any(transaction, used - budget_bytes)
+                    used -= walking.delete_any(transaction, used - budget_bytes)
                 for key, payload in items:
-                    used -= _delete_versions(transaction, key[:KEY_BYTES], key)
-                    size = len(payload)
-                    if used + size <= budget_bytes and transaction.put(key, seal(key, payload), overwrite=False):
+                    used -= walking.delete_versions(transaction, key[:KEY_BYTES], key)
+                    size = payload_bytes(len(payload)) if is_sealed else len(payload)
+                    if used + size > budget_bytes:
+                        continue
+                    if transaction.put(key, payload if is_sealed else seal(key, payload), overwrite=False):
                         used += size
                         kept += 1
                 if used < 0:
@@ -291,32 +318,3 @@ def _allocate(path: Path, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
-
-
-def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
-    """Delete all versions of an item but one. Returns how many bytes that frees."""
-    freed = 0
-    with transaction.cursor() as cursor:
-        found = cursor.set_range(name)
-        while found and cursor.key()[:KEY_BYTES] == name:
-            if cursor.key() == but:
-                found = cursor.next()
-                continue
-            freed += payload_bytes(len(cursor.value()))
-            found = cursor.delete()
-    return freed
-
-
-def _delete_any(transaction: Any, size: int) -> int:
-    """Delete items until so many bytes, or some thousand items, are gone. Returns how many bytes that frees."""
-    freed = count = 0
-    with transaction.cursor() as cursor:
-        found = cursor.first()
-        while found and freed < size and count < _FORGOTTEN_AT_ONCE:
-            if cursor.key() == USED:
-                found = cursor.next()
-                continue
-            freed += payload_bytes(len(cursor.value()))
-            count += 1
-            found = cursor.delete()
-    return freed
