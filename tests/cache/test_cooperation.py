@@ -164,8 +164,8 @@ class Watched(Hosts):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 3), st.integers(1, 2), st.integers(0, 2), st.booleans(), st.sampled_from(["keep-first", "reuse-distance"]),
-    st.randoms(use_true_random=False),
+    st.integers(1, 3), st.integers(1, 2), st.integers(0, 2), st.booleans(),
+    st.sampled_from(["keep-first", "reuse-distance"]), st.randoms(use_true_random=False),
 )  # fmt: skip
 def test_nothing_is_too_much_and_no_last_copy_goes_while_there_are_others(
     hosts: int, ranks: int, ahead: int, ends: bool, policy: str, rng: random.Random

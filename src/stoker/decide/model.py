@@ -10,17 +10,20 @@ that the loop itself keeps busy are not the workers'.
 `prep` is measured on cached samples, so their reading is inside it, and a miss has a read from storage in its place. In
 the convention of the published formula F = 1 / (x/C + (1-x)/S) reading is outside; rates in which prep is faster than the
 cache can only be meant so, and then F bounds the rate.
+
+Where other hosts have a part of the samples in their caches, a miss is read from there or from storage: two places that
+workers read from side by side (`network.from_either`).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from stoker.decide.limit import limit_of, loop_rate
-from stoker.decide.network import Curve, last_root, throughput
+from stoker.decide.network import Curve, from_either, last_root, throughput
 from stoker.errors import ConfigError
 from stoker.profile import Confidence, Rates
 
@@ -47,6 +50,10 @@ class Share:
     gpu_factor: float = 1.0
     threads: bool = False
     """Workers are threads; it matters only where those were measured."""
+    peers: float = 0.0
+    """The part of all samples that comes from the caches of other hosts."""
+    network: float | None = None
+    """Samples per second that the network brings from them at most; None is no limit."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cached <= 1:
@@ -55,7 +62,14 @@ class Share:
             raise ConfigError(f"the cache policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
         if self.workers is not None and self.workers < 0:
             raise ConfigError(f"the number of workers must be 0 or more, not {self.workers}")
-        for what, value in (("cores", self.cores), ("storage", self.storage_factor), ("gpu", self.gpu_factor)):
+        if not 0 <= self.peers <= 1 - self.cached + _NOTHING:
+            raise ConfigError(f"{self.cached} of the samples in the cache leave no {self.peers} to other hosts")
+        for what, value in (
+            ("cores", self.cores),
+            ("storage", self.storage_factor),
+            ("gpu", self.gpu_factor),
+            ("network", self.network),
+        ):
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{what} must be more than 0, not {value}")
 
@@ -189,6 +203,8 @@ class _Job:
             store = {1: next(iter(store.values()))}
         store = {count: rate * share.storage_factor for count, rate in store.items()}
         self.store = Curve(store, growing=len(store) > 1 and not cautious) if store else None
+        self.from_peers = min(1.0, share.peers / (1 - self.hits)) if self.hits < 1 else 0.0
+        self.network = _network(rates, share, counted, cautious) if self.from_peers else None
         rested = rates.storage_rested * share.storage_factor
         self.rested = rested if self.store and rested > _SAVES * self.store(1) else 0.0
 
@@ -221,27 +237,41 @@ class _Job:
             lambda rate: self.preparing(self.readers, self.cores - rate * self.loop_core_s, hits) - rate, at_most
         )
 
+    @property
+    def reads(self) -> bool:
+        """Whether what is not in the cache costs anything."""
+        return self.store is not None or self.network is not None
+
     def fetch_rate(self) -> float:
         """Reading alone."""
         cache = self.readers / self.cache_s if self.cache_s else math.inf
-        return cache if self.store is None or self.hits == 1 else fetch_rate(self.hits, self.store(self.readers), cache)
+        if not self.reads or self.hits == 1:
+            return cache
+        return fetch_rate(self.hits, self.missed(self.readers, self.stored), cache)
 
     def reading(self, count: float) -> float:
-        """The rate of so many workers that read at once. A store with a quota has rested, and saved up for them."""
-        assert self.store is not None
-        return max(self.store(count), count * self.rested)
+        """The rate of so many workers that read misses at once. A store with a quota has rested, and saved up for them."""
+        return self.missed(count, lambda n: max(self.stored(n), n * self.rested))
+
+    def missed(self, count: float, stored: Callable[[float], float]) -> float:
+        """Misses from other hosts and from storage."""
+        return stored(count) if self.network is None else from_either(count, self.network, stored, self.from_peers)
+
+    def stored(self, count: float) -> float:
+        """Reading from storage, by so many. One that was not measured costs nothing."""
+        return self.store(count) if self.store is not None else count / _NOTHING
 
     def lasting(self, rate: float, hits: float) -> float:
         """A rate, limited to what the store can give all the time."""
-        assert self.store is not None
-        return min(rate, self.store(self.readers) / (1 - hits)) if self.rested and hits < 1 else rate
+        from_storage = (1 - hits) * (1 - self.from_peers)
+        return min(rate, self.stored(self.readers) / from_storage) if self.rested and from_storage else rate
 
     def rate(self, hits: float) -> float:
         """Samples per second of the whole loop."""
         if not self.workers:
-            fetch_s = (1 - hits) / self.reading(1) if self.store else 0.0
+            fetch_s = (1 - hits) / self.reading(1) if self.reads else 0.0
             rate = 1 / (1 / self.loop + 1 / self.preparing(1, max(1.0, self.cores), hits) + fetch_s)
-            return self.lasting(rate, hits) if self.store else rate
+            return self.lasting(rate, hits)
         at_most = min(self.loop, self.delivered(self.cores, hits))
         if not self.loop_core_s or math.isinf(self.cores):
             return at_most
@@ -252,7 +282,7 @@ class _Job:
         """The workers' rate with a loop that takes every batch at once."""
         if cores <= 0:
             return 0.0
-        if hits == 1 or self.store is None:
+        if hits == 1 or not self.reads:
             return self.preparing(self.workers, cores, 1.0)
         chance = 1 - max(0.0, 1 - self.spread) * (1 - hits)  # a hit among misses makes times differ, too
         rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.reading, 1 - hits, chance)
@@ -272,6 +302,15 @@ class _Job:
 def _points(points: Mapping[int, float]) -> dict[int, float]:
     """Measured rates by rising count. The training loop itself counts as one worker; unmeasured counts are left out."""
     return {max(1, count): rate for count, rate in sorted(points.items()) if rate > _NOTHING}
+
+
+def _network(rates: Rates, share: Share, counted: int, cautious: bool) -> Curve:
+    """What comes from other hosts, by the number of readers.
+
+    Like one rate of storage: as if one reader alone could have all of it, or, to be cautious, its part of it.
+    """
+    rate = min(share.network or math.inf, rates.peer or math.inf, 1 / _NOTHING)
+    return Curve({counted if cautious else 1: rate}, growing=False)
 
 
 def _prep_points(rates: Rates, share: Share, workers: int) -> dict[int, float]:
