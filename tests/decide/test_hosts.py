@@ -1,9 +1,13 @@
 """Several hosts with one cache: the closed forms against a replay, and what is predicted of an epoch."""
 
+import math
+import random
+import statistics
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from benchmarks.pipeline import Pipeline
 from tests.test_profile import SMALLEST
 
 from stoker.cache.replay_hosts import replay_hosts
@@ -110,3 +114,22 @@ def test_a_loop_without_workers_adds_all_up() -> None:
     told = replace(rates(1), workers=0, gpu=500.0)
     found = predict(told, Share(cached=0.5, peers=0.5, network=400.0))
     assert found.rate == pytest.approx(1 / (1 / 500 + 1 / 1000 + 0.5 / 400), rel=0.01)
+
+
+def simulated_error(seed: int) -> float:
+    """Of a loader near balance that reads from a store and over a link, each for one reader at a time."""
+    rng = random.Random(seed)
+    workers, prep_s, cached = rng.choice([1, 2, 4, 8]), rng.uniform(0.5e-3, 2e-3), rng.choice([0.0, 0.25, 0.5])
+    pipeline = Pipeline(
+        workers=workers, cores=rng.choice([64, workers]), batch=32, prep_s=prep_s, hit_s=0.01 * prep_s, cached=cached,
+        transfer_s=prep_s / workers * math.exp(rng.uniform(-1, 1)), spread=rng.choice([0.0, 0.3, 0.6]),
+        peers=(1 - cached) * rng.choice([0.25, 0.5, 0.75, 1.0]), link_s=prep_s / workers * math.exp(rng.uniform(-1, 1)),
+    )  # fmt: skip
+    share = Share(cached=cached, peers=pipeline.peers, network=1 / pipeline.link_s)
+    return abs(predict(pipeline.measured(100), share).rate / pipeline.rate(100, seed) - 1)
+
+
+def test_against_a_simulated_loader() -> None:
+    errors = [simulated_error(seed) for seed in range(30)]
+    assert statistics.median(errors) <= 0.02
+    assert max(errors) <= 0.10

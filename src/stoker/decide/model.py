@@ -16,7 +16,7 @@ workers read from side by side (`network.from_either`).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,8 @@ _ORDER = 0.5
 """How much batches of uneven times cost, because the loop takes them in order; from simulations."""
 _SAVES = 1.25
 """A store that is so many times as fast after a rest has a quota, and saves up; less than that is chance."""
+_STEPS = 12
+"""A curve of two places is known at so many counts of readers."""
 AT_LIMIT = 0.98
 """A loop that reaches this part of its own rate is not held up by data."""
 
@@ -203,10 +205,9 @@ class _Job:
             store = {1: next(iter(store.values()))}
         store = {count: rate * share.storage_factor for count, rate in store.items()}
         self.store = Curve(store, growing=len(store) > 1 and not cautious) if store else None
-        self.from_peers = min(1.0, share.peers / (1 - self.hits)) if self.hits < 1 else 0.0
-        self.network = _network(rates, share, counted, cautious) if self.from_peers else None
         rested = rates.storage_rested * share.storage_factor
         self.rested = rested if self.store and rested > _SAVES * self.store(1) else 0.0
+        self._learn_peers(rates, share, counted, cautious)
 
     def _learn_prep(self, points: dict[int, float], knee: float, cautious: bool) -> None:
         """Keep two kinds of measurements apart: counts of workers that had a core each, and larger counts."""
@@ -214,6 +215,18 @@ class _Job:
         self.line = Curve(free, growing=not cautious)
         full = self.line(knee) if knee < math.inf else 0.0
         self.crowded = {1.0: 1.0} | {count / knee: rate / full for count, rate in points.items() if count > knee}
+
+    def _learn_peers(self, rates: Rates, share: Share, counted: int, cautious: bool) -> None:
+        """Other hosts beside storage. Their rate is used as a single one of storage is: one reader could have all of it."""
+        part = share.peers / (1 - self.hits) if share.peers > _NOTHING else 0.0
+        self.from_peers = min(1.0, part) if part > _NOTHING else 0.0
+        self.missed: Curve | None = None
+        if self.from_peers:
+            rate = min(share.network or math.inf, rates.peer or math.inf, 1 / _NOTHING)
+            network = Curve({counted if cautious else 1: rate}, growing=False)
+            counts = sorted({round(self.readers ** (step / _STEPS)) for step in range(_STEPS + 1)})
+            points = {count: from_either(count, network, self.stored, self.from_peers) for count in counts}
+            self.missed = Curve(points, growing=False)
 
     def preparing(self, count: float, cores: float, hits: float) -> float:
         """The rate of so many workers that prepare at once. For misses, reading from the cache is not in it."""
@@ -240,31 +253,28 @@ class _Job:
     @property
     def reads(self) -> bool:
         """Whether what is not in the cache costs anything."""
-        return self.store is not None or self.network is not None
+        return self.store is not None or self.missed is not None
 
     def fetch_rate(self) -> float:
         """Reading alone."""
         cache = self.readers / self.cache_s if self.cache_s else math.inf
-        if not self.reads or self.hits == 1:
-            return cache
-        return fetch_rate(self.hits, self.missed(self.readers, self.stored), cache)
+        missed = self.missed or self.store
+        return cache if missed is None or self.hits == 1 else fetch_rate(self.hits, missed(self.readers), cache)
 
     def reading(self, count: float) -> float:
-        """The rate of so many workers that read misses at once. A store with a quota has rested, and saved up for them."""
-        return self.missed(count, lambda n: max(self.stored(n), n * self.rested))
-
-    def missed(self, count: float, stored: Callable[[float], float]) -> float:
-        """Misses from other hosts and from storage."""
-        return stored(count) if self.network is None else from_either(count, self.network, stored, self.from_peers)
+        """The rate of so many workers that read what is not in the cache at once."""
+        return self.stored(count) if self.missed is None else self.missed(count)
 
     def stored(self, count: float) -> float:
-        """Reading from storage, by so many. One that was not measured costs nothing."""
-        return self.store(count) if self.store is not None else count / _NOTHING
+        """From storage. One with a quota has rested, and saved up for them; one that was not measured costs nothing."""
+        return max(self.store(count), count * self.rested) if self.store is not None else count / _NOTHING
 
     def lasting(self, rate: float, hits: float) -> float:
         """A rate, limited to what the store can give all the time."""
         from_storage = (1 - hits) * (1 - self.from_peers)
-        return min(rate, self.stored(self.readers) / from_storage) if self.rested and from_storage else rate
+        if self.store is None or not self.rested or from_storage < _NOTHING:
+            return rate
+        return min(rate, self.store(self.readers) / from_storage)
 
     def rate(self, hits: float) -> float:
         """Samples per second of the whole loop."""
@@ -284,7 +294,8 @@ class _Job:
             return 0.0
         if hits == 1 or not self.reads:
             return self.preparing(self.workers, cores, 1.0)
-        chance = 1 - max(0.0, 1 - self.spread) * (1 - hits)  # a hit among misses makes times differ, too
+        alike = (1 - hits) * max(self.from_peers, 1 - self.from_peers)  # a hit among misses makes times differ, too
+        chance = 1 - max(0.0, 1 - self.spread) * alike
         rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.reading, 1 - hits, chance)
         rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
         rate = self.lasting(rate, hits)
@@ -302,15 +313,6 @@ class _Job:
 def _points(points: Mapping[int, float]) -> dict[int, float]:
     """Measured rates by rising count. The training loop itself counts as one worker; unmeasured counts are left out."""
     return {max(1, count): rate for count, rate in sorted(points.items()) if rate > _NOTHING}
-
-
-def _network(rates: Rates, share: Share, counted: int, cautious: bool) -> Curve:
-    """What comes from other hosts, by the number of readers.
-
-    Like one rate of storage: as if one reader alone could have all of it, or, to be cautious, its part of it.
-    """
-    rate = min(share.network or math.inf, rates.peer or math.inf, 1 / _NOTHING)
-    return Curve({counted if cautious else 1: rate}, growing=False)
 
 
 def _prep_points(rates: Rates, share: Share, workers: int) -> dict[int, float]:
