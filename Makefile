@@ -11,8 +11,7 @@ demo: $(READY)
 test: $(READY)
 	scripts/system-packages
 	$(TOOLS) scripts/check
-	$(TOOLS) python scripts/halves.py
-	$(TOOLS) python scripts/newest_torch.py
+	$(TOOLS) python scripts/lanes.py
 
 # Debian's Python makes environments with pip only where python3-venv is installed: without, its own pip installs another.
 $(READY): pyproject.toml constraints.txt
