@@ -22,7 +22,7 @@ import stoker
 from cache_access import Items, each_us, key, opened_store
 from cache_prep import prepare
 from stoker.cache.cached import Cache
-from stoker.cache.sealed import payload_bytes
+from stoker.sealed import payload_bytes
 from stoker.cache.store import Store
 from workloads import jpeg
 

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 from stoker.cache import inspection, stores
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreStats
-from stoker.cache.sealed import ItemDamagedError
 from stoker.cache.shelf import Budget, CacheUse, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError
 from stoker.host import forks
 from stoker.memory import Bytes
 from stoker.meter import Tally, now
+from stoker.sealed import ItemDamagedError
 
 _LOOK_EVERY = 256
 """After so many items a process checks whether the cache holds more than the budget of the jobs that are left."""

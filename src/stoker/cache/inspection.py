@@ -9,7 +9,7 @@ from pathlib import Path
 
 from stoker.cache import pages
 from stoker.cache.claims import Claims
-from stoker.cache.sealed import payload_bytes
+from stoker.sealed import payload_bytes
 
 USED = b"used"
 """The key of the sum of all payloads, which is written as a NUMBER."""

@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 from stoker.cache.cached import Cache
-from stoker.cache.sealed import BLOCK_BYTES
 from stoker.memory import Bytes
 from stoker.meter import Tally
+from stoker.sealed import BLOCK_BYTES
 
 
 class CachedFile(io.BytesIO):

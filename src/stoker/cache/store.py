@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,11 @@ from stoker.cache import pages
 from stoker.cache.claims import Claims
 from stoker.cache.crash import name_at_crash
 from stoker.cache.inspection import NUMBER, USED, WRITER, StoreStats, look_through, occupied_bytes
-from stoker.cache.sealed import payload_bytes, seal, unseal, unseal_block
 from stoker.extras import CACHE
 from stoker.host.headroom import headroom_bytes
 from stoker.host.mounts import file_system
 from stoker.memory import Bytes
+from stoker.sealed import payload_bytes, seal, unseal, unseal_block
 
 lmdb: Any = None
 """Imported with the first store, not before: where Python has no interpreter lock, importing it brings the lock back."""
@@ -134,8 +134,46 @@ class Store:
             if is_ours:
                 self._writing.release([WRITER])
 
-    def put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes] = ()) -> int:
+    def visit(self, keys: Sequence[bytes], use: Callable[[Sequence[Bytes | None]], None]) -> None:
+        """Call `use` once with what lies under keys, as it is: sealed, unchecked, and gone when `use` returns."""
+        self._check_file()
+        try:
+            with self.lock, self._environment.begin(buffers=True) as transaction:
+                use([transaction.get(key) for key in keys])
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
+
+    def names(self, after: bytes, limit: int) -> tuple[int, list[bytes]]:
+        """Names after a name, in order, at most so many; and a number that changes with the content of the store."""
+        self._check_file()
+        found: list[bytes] = []
+        try:
+            with self.lock, self._environment.begin() as transaction, transaction.cursor() as cursor:
+                following = int.from_bytes(after, "big") + 1
+                if not following >> 8 * KEY_BYTES and cursor.set_range(following.to_bytes(KEY_BYTES, "big")):
+                    for key in cursor.iternext(keys=True, values=False):
+                        if len(found) == limit:
+                            break
+                        name = key[:KEY_BYTES]
+                        if (
+                            len(name) == KEY_BYTES and name not in found[-1:]
+                        ):  # or else it is not an item, or another version
+                            found.append(name)
+                return transaction.id(), found
+        except lmdb.Error as error:
+            raise _failure(self.folder, error) from error
+
+    def put(
+        self,
+        items: Sequence[tuple[bytes, Bytes]],
+        budget_bytes: int,
+        evict: Sequence[bytes] = (),
+        *,
+        is_sealed: bool = False,
+    ) -> int:
         """Keep items that fit, in their order. Returns how many are kept. Evicted items and older versions go first.
+
+        Sealed items, as another host's store has them, are kept as they are: whoever brings them has checked them.
 
         Any items beyond the budget are removed, too, some thousand at once. A budget of 0 means that no job lives, and
         changes nothing. Raises StoreFullError when there is less memory than the budget allows, and StoreBusyError when
@@ -151,11 +189,11 @@ class Store:
                 self._paused_until = time.monotonic() + _PAUSE_S
                 raise StoreBusyError(f"another process has been writing to {self.folder} for long")
             try:
-                return self._put(items, budget_bytes, evict)
+                return self._put(items, budget_bytes, evict, is_sealed)
             finally:
                 self._writing.release([WRITER])
 
-    def _put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes]) -> int:
+    def _put(self, items: Sequence[tuple[bytes, Bytes]], budget_bytes: int, evict: Sequence[bytes], is_sealed: bool) -> int:
         kept = 0
         try:
             with self._environment.begin(write=True) as transaction:
@@ -166,8 +204,10 @@ class Store:
                     used -= _delete_any(transaction, used - budget_bytes)
                 for key, payload in items:
                     used -= _delete_versions(transaction, key[:KEY_BYTES], key)
-                    size = len(payload)
-                    if used + size <= budget_bytes and transaction.put(key, seal(key, payload), overwrite=False):
+                    size = payload_bytes(len(payload)) if is_sealed else len(payload)
+                    if used + size > budget_bytes:
+                        continue
+                    if transaction.put(key, payload if is_sealed else seal(key, payload), overwrite=False):
                         used += size
                         kept += 1
                 if used != before or kept:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import checksum
-from stoker.cache.sealed import BLOCK_BYTES, ItemDamagedError, payload_bytes, seal, unseal, unseal_block
+from stoker.sealed import BLOCK_BYTES, ItemDamagedError, payload_bytes, seal, unseal, unseal_block
 
 checksum.load()
 KEY = b"k" * 32

@@ -1,0 +1,88 @@
+"""Items in a dict, as a server gives them, and a server that says what it is told to say."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from stoker import checksum
+from stoker.memory import Bytes
+from stoker.sealed import seal
+from stoker.wire import handshake
+from stoker.wire.channel import Channel
+from stoker.wire.frames import Held, Told
+from stoker.wire.items import Use
+from stoker.wire.streams import PlainStream, exactly
+
+SECRET = b"known to both sides"
+
+
+def name(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def payload(number: int, size: int = 1000) -> bytes:
+    return bytes((number + place) % 251 for place in range(100)) * (size // 100)
+
+
+class Kept:
+    """Items with names from 1 on."""
+
+    def __init__(self, count: int = 0, size: int = 1000) -> None:
+        checksum.load()
+        self.sealed: dict[bytes, Bytes] = {name(n): seal(name(n), payload(n, size)) for n in range(1, count + 1)}
+        self.generation = 1
+        self.heard: list[tuple[bytes, Told]] = []
+
+    def visit(self, keys: Sequence[bytes], use: Use) -> None:
+        use([self.sealed.get(key) for key in keys])
+
+    def which(self, known: int, after: bytes, limit: int) -> Held:
+        if known == self.generation:
+            return Held(known, (), True)
+        names = sorted(key for key in self.sealed if key > after)
+        return Held(self.generation, names[:limit], len(names) <= limit)
+
+    def told(self, who: bytes, told: Told) -> None:
+        self.heard.append((who, told))
+
+
+@contextlib.contextmanager
+def saying(say: Callable[[Channel], None]) -> Iterator[tuple[str, int]]:
+    """The address of a server that knows the secret, and then does what the test wants, for each connection in turn."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                sock, _ = listening.accept()
+            except OSError:
+                return
+            with sock, contextlib.suppress(OSError):
+                stream = PlainStream(sock, 10)
+                session = handshake.answer(SECRET, bytes(16), stream.send, lambda size: exactly(stream, size), lambda: True)
+                say(Channel(stream, session))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listening.getsockname()
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join()
+
+
+def pair() -> tuple[Channel, Channel]:
+    """Both ends of a connection after the handshake."""
+    one, other = (PlainStream(sock, 10) for sock in socket.socketpair())
+    sessions: list[handshake.Session] = []
+
+    def answer() -> None:
+        sessions.append(handshake.answer(SECRET, b"b" * 16, other.send, lambda size: exactly(other, size), lambda: True))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    session = handshake.ask(SECRET, b"a" * 16, one.send, lambda size: exactly(one, size), "there")
+    thread.join()
+    return Channel(one, session), Channel(other, sessions[0])
