@@ -135,11 +135,14 @@ class Store:
                 self._writing.release([WRITER])
 
     def visit(self, keys: Sequence[bytes], use: Callable[[Sequence[Bytes | None]], None]) -> None:
-        """Call `use` once with what lies under keys, as it is: sealed, unchecked, and gone when `use` returns."""
+        """Call `use` once with what lies under keys, as it is: sealed, unchecked, and gone when `use` returns.
+
+        The beginning of a key is enough: other hosts do not know the rest of it.
+        """
         self._check_file()
         try:
-            with self.lock, self._environment.begin(buffers=True) as transaction:
-                use([transaction.get(key) for key in keys])
+            with self.lock, self._environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+                use([cursor.value() if cursor.set_range(key) and cursor.key()[: len(key)] == key else None for key in keys])
         except lmdb.Error as error:
             raise _failure(self.folder, error) from error
 
@@ -155,9 +158,7 @@ class Store:
                         if len(found) == limit:
                             break
                         name = key[:KEY_BYTES]
-                        if (
-                            len(name) == KEY_BYTES and name not in found[-1:]
-                        ):  # or else it is not an item, or another version
+                        if len(name) == KEY_BYTES and name not in found[-1:]:  # an item, and not another version of the last
                             found.append(name)
                 return transaction.id(), found
         except lmdb.Error as error:
