@@ -10,6 +10,8 @@ prefetch = 4               # batches ahead for each worker
 capacity_bytes = 8000000000
 policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
+[tiers]
+peers = "a:7001,b:7001"    # hosts whose caches are asked before storage, this one among them
 [share]
 group = "search-7"         # prepare batches once for all jobs of this name
 [ranks]
@@ -37,6 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "seed": ("seed", int),
     },
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
+    "tiers": {"peers": ("peers", str)},
     "share": {"group": ("group", str)},
     "ranks": {"share": ("share_ranks", bool)},
     "checkpoint": {"overhead": ("overhead", float)},
@@ -53,6 +56,7 @@ class Plan:
     cache_bytes: int | None = None
     cache_policy: str | None = None
     cache_dir: str | None = None
+    peers: str | None = None
     group: str | None = None
     seed: int | None = None
     share_ranks: bool | None = None

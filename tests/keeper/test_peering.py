@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stoker.cache.store import Store
-from stoker.errors import ConfigError
-from stoker.keeper.peering import Peering, own_address, parse_addresses
+from stoker.keeper.directory import numbers_of
+from stoker.keeper.peering import Peering
 from tests.tries import until
 
 SECRET = b"a secret of sixteen bytes or more"
@@ -101,23 +101,7 @@ def test_a_host_that_is_gone_is_not_asked_and_one_that_comes_back_is(hosts, tmp_
 
 
 def test_all_is_held_somewhere(hosts) -> None:
-    from stoker.keeper.directory import numbers_of
-
     give(hosts[0], range(5))
     give(hosts[1], range(5, 10))
     until(lambda: hosts[2][1].covers(numbers_of([key(number) for number in range(10)])))
     assert not hosts[2][1].covers(numbers_of([key(number) for number in range(11)]))
-
-
-@pytest.mark.parametrize("text", ["", "a", "a:1", "a:1,a:1", "a:1,b:x", "a:1,b:99999", "a:1,:2"])
-def test_addresses_that_make_no_sense(text: str) -> None:
-    with pytest.raises(ConfigError, match="peers"):
-        parse_addresses(text)
-
-
-def test_the_own_address() -> None:
-    (port,) = free_ports(1)
-    assert parse_addresses("host1:80, [::1]:81") == [("host1", 80), ("::1", 81)]
-    assert own_address([("192.0.2.1", 7), ("127.0.0.1", port)]) == ("127.0.0.1", port)
-    with pytest.raises(ConfigError, match="none of 192.0.2.1:7"):
-        own_address([("192.0.2.1", 7)])

@@ -19,7 +19,7 @@ import stat
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -30,7 +30,7 @@ from stoker.cache.cached import Cache
 from stoker.cache.opened import CachedFile, CachedText, LongFile
 from stoker.host import forks
 from stoker.memory import Bytes
-from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range
+from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range, shared_file_key
 
 LONGEST_BYTES = 64 << 20
 _KNOWN = 1 << 17
@@ -43,6 +43,10 @@ _NEVER = tuple(
     os.path.join(folder, "")
     for folder in {"/proc", "/sys", "/dev", "/run", sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib")}
 )
+
+
+Ask = Callable[[bytes, str], Bytes | None]
+"""Gives an item of a key and a path, if it can. It is sent to workers."""
 
 
 class _WholeFile:
@@ -87,10 +91,14 @@ class _WholeFile:
 
 
 class FileReads:
-    """Reads whole files below some folders through a cache. It is sent to workers."""
+    """Reads whole files below some folders through a cache. It is sent to workers.
 
-    def __init__(self, cache: Cache, roots: Sequence[str]) -> None:
+    With `ask`, the caches of several hosts are one: what is not here is asked for there, by key and path.
+    """
+
+    def __init__(self, cache: Cache, roots: Sequence[str], ask: Ask | None = None) -> None:
         self.cache = cache
+        self._ask = ask
         self._roots = tuple(os.path.join(root, "") for root in roots)
         self._known: dict[str, tuple[str, bytes]] = {}
 
@@ -121,6 +129,8 @@ class FileReads:
             cache.tally.hit(size)
             return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
+        if payload is None and self._ask is not None:
+            payload = self._ask(key, path)
         if payload is None and size <= cache.room_bytes():
             with contextlib.suppress(OSError):
                 payload = cache.fetch(_WholeFile(path, key, size))[0]
@@ -136,7 +146,8 @@ class FileReads:
             return name, b""
         # `link/..` is the parent of the link's target, not of the link.
         is_ours = path.startswith(self._roots) and not is_never(path) and os.pardir not in name
-        known = path, file_key(path) if is_ours else b""
+        key = file_key(path) if self._ask is None else shared_file_key(path, self._roots)
+        known = path, key if is_ours and key else b""
         if os.path.isabs(name):  # a relative name means another file in another working directory
             if len(self._known) >= _KNOWN:
                 self._known.clear()

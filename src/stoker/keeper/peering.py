@@ -4,26 +4,22 @@ Each host tells the others what it keeps, soon after it is kept, and asks for ev
 known of others may be wrong; then an item is asked for in vain, and comes from storage.
 """
 
-import contextlib
 import random
-import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.cache.store import KEY_BYTES
-from stoker.errors import ConfigError
 from stoker.keeper.directory import Directory, Numbers, numbers_of
 from stoker.keeper.giving import Gifts
 from stoker.meter import now
 from stoker.sealed import SHARED_BYTES
+from stoker.wire.addresses import Address
 from stoker.wire.frames import Told
 from stoker.wire.handshake import fresh_name
 from stoker.wire.peer import Peer, PeerStats
 from stoker.wire.server import Server
-
-Address = tuple[str, int]
 
 _TELL_S = 0.01
 """What is kept within such a time is told together."""
@@ -226,29 +222,3 @@ class Peering:
         for neighbour in self._neighbours:
             neighbour.peer.close()
         self._server.close()
-
-
-def parse_addresses(text: str) -> list[Address]:
-    """The addresses in `HOST:PORT,HOST:PORT`. Raises ConfigError."""
-    found: list[Address] = []
-    for part in text.split(","):
-        host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise ConfigError(f"peers are named as HOST:PORT,HOST:PORT, not {part.strip()!r}")
-        found.append((host.strip("[]"), int(port)))
-    if len(found) < 2 or len(set(found)) < len(found):
-        raise ConfigError(f"peers={text!r} must name every host once, this one among them, and so at least two")
-    return found
-
-
-def own_address(addresses: Sequence[Address]) -> Address:
-    """The address of this host among those of all. Raises ConfigError."""
-    for address in addresses:
-        with contextlib.suppress(OSError):
-            for family, kind, _, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
-                with socket.socket(family, kind) as trial:
-                    trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    trial.bind(place)
-                    return address
-    names = ", ".join(f"{host}:{port}" for host, port in addresses)
-    raise ConfigError(f"none of {names} is a free address of this host")
