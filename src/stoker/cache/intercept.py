@@ -91,7 +91,7 @@ class FileReads:
 
     def __init__(self, cache: Cache, roots: Sequence[str]) -> None:
         self.cache = cache
-        self._roots = tuple(os.path.join(root, "") for root in roots)
+        self.roots = tuple(os.path.join(root, "") for root in roots)
         self._known: dict[str, tuple[str, bytes]] = {}
 
     def opened(self, name: Any) -> Any:
@@ -118,14 +118,16 @@ class FileReads:
             return None
         cache, key = self.cache, digest + file_version(found)
         if size > _LONG_BYTES and cache.size(key) == size:
-            cache.tally.hit(size)
+            cache.count(key, size)
             return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
         if payload is None and size <= cache.room_bytes():
             with contextlib.suppress(OSError):
                 payload = cache.fetch(_WholeFile(path, key, size))[0]
         elif payload is None:
-            cache.tally.miss(size)
+            payload = cache.staged(key)
+            if payload is None:
+                cache.tally.miss(size)
         return None if payload is None else CachedFile(payload, name, path, cache.tally)
 
     def _learn(self, name: str) -> tuple[str, bytes]:
@@ -135,7 +137,7 @@ class FileReads:
         except (OSError, ValueError):
             return name, b""
         # `link/..` is the parent of the link's target, not of the link.
-        is_ours = path.startswith(self._roots) and not is_never(path) and os.pardir not in name
+        is_ours = path.startswith(self.roots) and not is_never(path) and os.pardir not in name
         known = path, file_key(path) if is_ours else b""
         if os.path.isabs(name):  # a relative name means another file in another working directory
             if len(self._known) >= _KNOWN:

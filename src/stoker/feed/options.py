@@ -33,6 +33,9 @@ class Options:
     group_bytes: Any
     group_patience_s: float | None
     ranks: str | None = None
+    readers: int | None = None
+    """Readers of the host's keeper; None: as many as are usual. Only a plan says it."""
+    moves_readers: bool | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     is_cache_planned: bool = False
     """Whether the cache is a plan's wish, not the script's."""
@@ -72,6 +75,7 @@ class Options:
             found["seed"] = plan.seed
         if plan.share_ranks and is_open("ranks", None):
             found["ranks"] = "shared"
+        found |= {"readers": plan.readers, "moves_readers": plan.move_readers}
         if plan.group is not None and is_open("group", None) and not streams:
             found["group"] = plan.group
         if plan.cache_bytes is not None and is_open("cache", None):
