@@ -29,6 +29,11 @@ def seal(key: bytes, payload: Bytes) -> bytes:
     return b"".join((view, _packing(count).pack(*sums)))
 
 
+def sealed_bytes(payload_bytes: int) -> int:
+    """The length in the store, from the length of a payload."""
+    return payload_bytes + SIZE * max(1, -(-payload_bytes // BLOCK_BYTES))
+
+
 def payload_bytes(sealed_bytes: int) -> int:
     """The length of a payload, from its length in the store."""
     return sealed_bytes - SIZE * blocks(sealed_bytes)

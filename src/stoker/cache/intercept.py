@@ -99,7 +99,7 @@ class FileReads:
     def __init__(self, cache: Cache, roots: Sequence[str], ask: Ask | None = None) -> None:
         self.cache = cache
         self._ask = ask
-        self._roots = tuple(os.path.join(root, "") for root in roots)
+        self.roots = tuple(os.path.join(root, "") for root in roots)
         self._known: dict[str, tuple[str, bytes]] = {}
 
     def opened(self, name: Any) -> Any:
@@ -126,7 +126,7 @@ class FileReads:
             return None
         cache, key = self.cache, digest + file_version(found)
         if size > _LONG_BYTES and cache.size(key) == size:
-            cache.tally.hit(size)
+            cache.count(key, size)
             return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
         if payload is None and self._ask is not None:
@@ -135,7 +135,9 @@ class FileReads:
             with contextlib.suppress(OSError):
                 payload = cache.fetch(_WholeFile(path, key, size))[0]
         elif payload is None:
-            cache.tally.miss(size)
+            payload = cache.staged(key)
+            if payload is None:
+                cache.tally.miss(size)
         return None if payload is None else CachedFile(payload, name, path, cache.tally)
 
     def _learn(self, name: str) -> tuple[str, bytes]:
@@ -145,8 +147,8 @@ class FileReads:
         except (OSError, ValueError):
             return name, b""
         # `link/..` is the parent of the link's target, not of the link.
-        is_ours = path.startswith(self._roots) and not is_never(path) and os.pardir not in name
-        key = file_key(path) if self._ask is None else shared_file_key(path, self._roots)
+        is_ours = path.startswith(self.roots) and not is_never(path) and os.pardir not in name
+        key = file_key(path) if self._ask is None else shared_file_key(path, self.roots)
         known = path, key if is_ours and key else b""
         if os.path.isabs(name):  # a relative name means another file in another working directory
             if len(self._known) >= _KNOWN:

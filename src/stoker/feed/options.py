@@ -34,6 +34,9 @@ class Options:
     group_patience_s: float | None
     ranks: str | None = None
     peers: str | None = None
+    readers: int | None = None
+    """Readers of the host's keeper; None: as many as are usual. Only a plan says it."""
+    moves_readers: bool | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     is_cache_planned: bool = False
     """Whether the cache is a plan's wish, not the script's."""
@@ -75,6 +78,7 @@ class Options:
             found["ranks"] = "shared"
         if plan.peers is not None and is_open("peers", None) and (self.cache or plan.cache_bytes):
             found["peers"] = plan.peers
+        found |= {"readers": plan.readers, "moves_readers": plan.move_readers}
         if plan.group is not None and is_open("group", None) and not streams:
             found["group"] = plan.group
         if plan.cache_bytes is not None and is_open("cache", None):

@@ -34,7 +34,7 @@ class Line:
 
     def join(self, document: dict[str, Any], descriptors: list[int]) -> int:
         """Tell the keeper of a loader, whose descriptors stay open until it leaves. Returns the loader's number."""
-        number = next(self._numbers) & 0xFFFF
+        number = next(self._numbers)
         self._guests[number] = document, descriptors
         if self._socket is None:
             self._connect()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOADER, QUEUED, OVER, CLOSED = range(4)
-_HEAD = struct.Struct("<BxHIQd")  # kind, loader, works taken modulo 2^32, number of the work, seconds of waiting so far
+_HEAD = struct.Struct("<B3xIQQd")  # kind, loader, number of the work, works taken, seconds of waiting so far
 _MOST = 1 << 18
 _MOST_DESCRIPTORS = 4
 _DESCRIPTORS = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
@@ -61,7 +61,7 @@ def send(
     content: bytes = b"",
 ) -> None:
     """Say something, without waiting. Raises BlockingIOError if the line is full, and another OSError if it is gone."""
-    line.send(_HEAD.pack(kind, loader, taken & 0xFFFFFFFF, number, waited_s) + content, _QUIETLY)
+    line.send(_HEAD.pack(kind, loader, number, taken, waited_s) + content, _QUIETLY)
 
 
 def introduce(line: socket.socket, loader: int, document: dict[str, Any], descriptors: list[int]) -> None:
@@ -85,5 +85,5 @@ def receive(line: socket.socket) -> Said | None:
         for descriptor in descriptors:
             os.close(descriptor)
         raise ValueError("a message without a head")
-    kind, loader, taken, number, waited_s = _HEAD.unpack_from(content)
+    kind, loader, number, taken, waited_s = _HEAD.unpack_from(content)
     return Said(kind, loader, number, taken, waited_s, content[_HEAD.size :], tuple(descriptors))

@@ -125,3 +125,4 @@ def serve(entry: str, descriptor: int, listening: int) -> None:
         signal.signal(number, signal.SIG_IGN)  # meant for a training process, if at all
     os.nice(_NICE)  # the cores are for preparing
     Serving(Path(entry), descriptor, socket.socket(fileno=listening)).run()
+    os._exit(0)  # a reader may still wait for storage

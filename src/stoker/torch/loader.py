@@ -101,8 +101,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             group_bytes,
             group_patience_s,
             ranks,
-            peers,
-            plan,
+            peers=peers,
+            plan=plan,
             given=self.__dict__.pop("_given", frozenset()),
         )
         options = self._options = asked.resolved(dataset, HOOKS.plan)
