@@ -50,6 +50,13 @@ class Folder(Dataset[Any]):
             return np.frombuffer(hashlib.blake2b(file.read(), digest_size=8).digest(), np.uint8).copy(), index
 
 
+def drop_from_page_cache(path: str) -> None:
+    """Let the next read come from the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
 def be_a_host(asked: dict[str, Any]) -> None:
     """One host's part: an epoch whenever a line comes in, and a line about it."""
     dataset = Folder(asked["data"], are_pictures=asked["pictures"])
@@ -59,9 +66,14 @@ def be_a_host(asked: dict[str, Any]) -> None:
         options["peers"] = asked["peers"]
     loader = stoker.DataLoader(dataset, 16, sampler=sampler, num_workers=asked["workers"], persistent_workers=True, **options)
     before = loader.stats()
+    for path, _ in dataset.samples:
+        os.stat(path)  # so that only contents are counted
+    print("ready", flush=True)
     with loader:
         for line in sys.stdin:
             sampler.set_epoch(int(line))
+            for path, _ in dataset.samples:
+                drop_from_page_cache(path)
             began, slowest, seen = time.perf_counter(), 0.0, []
             at = began
             for values, indices in loader:
@@ -122,6 +134,7 @@ class Job:
             )
             for number, host in enumerate(hosts)
         ]
+        assert all(process.stdout.readline() == "ready\n" for process in self.processes)  # type: ignore[union-attr]
 
     def begin(self, epoch: int, which: list[int] | None = None) -> None:
         """Let hosts begin an epoch."""
@@ -146,7 +159,7 @@ class Job:
         assert len(seen) - len(numbers) < len(self.hosts), "samples are repeated"
         assert all(self.truth[number] == value for number, value in seen if self.truth), "samples have wrong bytes"
         read = [host.bytes_read() - start for host, start in zip(self.hosts, before, strict=True)]
-        uses = [host["hits"] + host["misses"] for host in told]
+        uses = [host["hits"] + host["misses"] + host["hits_peer"] for host in told]
         return {
             "storage": sum(read) / self.bytes,
             "storage_by_host": [part / self.bytes for part in read],

@@ -166,10 +166,11 @@ class Cache:
     def count(self, key: bytes, size: int) -> None:
         """Count an item that was found: as a hit, unless it is only there because it was read ahead for this loader."""
         nearby = staging.current()
-        if nearby is not None and nearby.was_ahead(key):
-            self.tally.ahead(size)
-        else:
+        brought = nearby.was_ahead(key) if nearby is not None else 0
+        if not brought:
             self.tally.hit(size)
+        else:
+            self.tally.ahead(size, is_from_peer=bool(brought & staging.FROM_PEER))
 
     def staged(self, key: bytes, *, waits: bool = True) -> bytes | None:
         """An item that is not in the cache, but was read ahead for this loader. One that is just coming is waited for."""
@@ -181,9 +182,11 @@ class Cache:
             if opened.claims.wait(key):
                 opened.claims.release([key])
             found = nearby.get(key)
-        if found is not None:
-            self.tally.ahead(len(found))
-        return found
+        if found is None:
+            return None
+        payload, is_from_peer = found
+        self.tally.ahead(len(payload), is_from_peer=is_from_peer)
+        return payload
 
     def _hold_to_budget(self, opened: _Open) -> None:
         """Shrink to the budget: a job with a larger one may have gone."""

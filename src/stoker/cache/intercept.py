@@ -11,6 +11,7 @@ while it prepares samples.
 
 import builtins
 import contextlib
+import enum
 import importlib.abc
 import importlib.machinery
 import io
@@ -45,7 +46,15 @@ _NEVER = tuple(
 )
 
 
-Ask = Callable[[bytes, str], Bytes | None]
+class Origin(enum.IntEnum):
+    """Where an item came from that another process brought."""
+
+    STORAGE = 0
+    CACHE = 1
+    PEER = 2
+
+
+Ask = Callable[[bytes, str], tuple[Bytes, Origin] | None]
 """Gives an item of a key and a path, if it can. It is sent to workers."""
 
 
@@ -130,7 +139,7 @@ class FileReads:
             return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
         if payload is None and self._ask is not None:
-            payload = self._ask(key, path)
+            payload = self._asked(key, path)
         if payload is None and size <= cache.room_bytes():
             with contextlib.suppress(OSError):
                 payload = cache.fetch(_WholeFile(path, key, size))[0]
@@ -139,6 +148,19 @@ class FileReads:
             if payload is None:
                 cache.tally.miss(size)
         return None if payload is None else CachedFile(payload, name, path, cache.tally)
+
+    def _asked(self, key: bytes, path: str) -> Bytes | None:
+        assert self._ask is not None
+        payload = self.cache.staged(key) or self.cache.get(key)
+        if payload is not None:
+            return payload
+        found = self._ask(key, path)
+        if found is None:
+            return None
+        payload, origin = found
+        count = {Origin.CACHE: self.cache.tally.hit, Origin.PEER: self.cache.tally.peer}
+        count.get(origin, self.cache.tally.miss)(len(payload))
+        return payload
 
     def _learn(self, name: str) -> tuple[str, bytes]:
         """The absolute path and the key of a file, by its name; no key if it is outside the folders."""

@@ -8,6 +8,7 @@ memory goes with the last of the others.
                               COMING -> IN_STORE   it is in the cache, because it was read ahead: the first use is no hit
                               STAGED, IN_STORE -> USED
     a row, and its place in the ring, are free again when its batch was taken
+    STAGED and IN_STORE are marked if the item came from another host
 
         0       numbers
         4096    rows: name of the item, state, offset, length
@@ -27,6 +28,8 @@ from stoker.checksum import load as load_checksum
 from stoker.memory import PAGE, Bytes, Memory
 
 FREE, COMING, STAGED, IN_STORE, USED = range(5)
+FROM_PEER = 8
+"""A mark on states."""
 ROWS = 1 << 14
 _PROBES = 8
 _RING_AT = PAGE + ROWS * 32
@@ -58,12 +61,13 @@ class Staging:
                 return at
         return -1
 
-    def get(self, key: bytes) -> bytes | None:
-        """A payload that was staged."""
+    def get(self, key: bytes) -> tuple[bytes, bool] | None:
+        """A payload that was staged, and whether it came from another host."""
         if not self._numbers[0]:
             return None
         at = self._row(key)
-        if at < 0 or self._rows[at + _STATE] not in (STAGED, USED):
+        state = self._rows[at + _STATE] if at >= 0 else FREE
+        if state not in (STAGED, STAGED | FROM_PEER, USED):
             return None
         offset, length = self._rows[at + _OFFSET], self._rows[at + _LENGTH]
         if not length or offset + length > self.capacity_bytes:
@@ -73,24 +77,28 @@ class Staging:
         except ItemDamagedError:  # another one has its place by now
             return None
         self._rows[at + _STATE] = USED
-        return payload
+        return payload, bool(state & FROM_PEER)
 
     def is_coming(self, key: bytes) -> bool:
         """Whether the keeper is just bringing an item. It holds the item's claim as long as it does."""
         at = self._row(key) if self._numbers[0] else -1
         return at >= 0 and self._rows[at + _STATE] == COMING
 
-    def was_ahead(self, key: bytes) -> bool:
-        """Whether an item of the cache was read ahead for this loader, and is used now for the first time."""
+    def was_ahead(self, key: bytes) -> int:
+        """For an item of the cache: not 0 if it was brought for this loader, and is used now for the first time.
+
+        Then it is IN_STORE, marked if it came from another host.
+        """
         if not self._numbers[0]:
-            return False
+            return 0
         at = self._row(key)
-        if at < 0 or self._rows[at + _STATE] not in (COMING, IN_STORE):
-            return False
+        state = self._rows[at + _STATE] if at >= 0 else FREE
+        if state not in (COMING, IN_STORE, IN_STORE | FROM_PEER):
+            return 0
         if self._rows[at + _LENGTH]:
-            return False  # its payload is staged, and another one has put it into the cache
+            return 0  # its payload is staged, and another one has put it into the cache
         self._rows[at + _STATE] = USED
-        return True
+        return IN_STORE | (state & FROM_PEER)
 
 
 def _name(key: bytes) -> int:
@@ -183,19 +191,19 @@ class Stager:
             return 0 if length < tail else None
         return self._head if self._head + length < tail else None
 
-    def fill(self, place: Place, key: bytes, payload: Bytes) -> None:
+    def fill(self, place: Place, key: bytes, payload: Bytes, *, is_from_peer: bool = False) -> None:
         """Put a payload where there is room for it."""
         sealed = seal(key, payload)
         if place.end - place.start != len(sealed):
             self.drop(place)
             return
         self._bytes[_RING_AT + place.start : _RING_AT + place.end] = sealed
-        self._rows[place.row + _STATE] = STAGED
+        self._rows[place.row + _STATE] = STAGED | (FROM_PEER * is_from_peer)
 
-    def confirm(self, place: Place) -> None:
+    def confirm(self, place: Place, *, is_from_peer: bool = False) -> None:
         """The item is in the cache now."""
         if self._rows[place.row + _STATE] == COMING:
-            self._rows[place.row + _STATE] = IN_STORE
+            self._rows[place.row + _STATE] = IN_STORE | (FROM_PEER * is_from_peer)
 
     def drop(self, place: Place) -> None:
         """The item is not brought after all."""

@@ -21,6 +21,7 @@ from stoker.keeper.client import Line
 from stoker.keeper.house import READERS
 from stoker.keeper.table import write_table
 from stoker.pool.work import Work
+from stoker.wire.secret import VARIABLE
 
 _STAGING_BYTES = 256 << 20
 _LEAST_STAGING_BYTES = 16 << 20
@@ -88,6 +89,8 @@ def ahead_of(loader: Any) -> Ahead | None:
         "readers": readers,
         "governed": _is_governed(loader),
         "rank": ranks.rank(),
+        "peers": loader.peers or "",
+        "secret": os.path.abspath(os.environ[VARIABLE]) if loader.peers else "",
     }
     line = client.line()
     number = line.join(document, [staging.memory.descriptor, table])

@@ -10,13 +10,13 @@ import socket
 import threading
 from pathlib import Path
 
+from stoker.cache.intercept import Origin
 from stoker.keeper import door, messages
-from stoker.memory import Bytes
+from stoker.memory import Bytes, nameless_file
 from stoker.meter import now
 
 DEADLINE_S = 1.5
 _AGAIN_S = 1.0
-_MOST = 1 << 16
 
 
 class Asking:
@@ -29,8 +29,8 @@ class Asking:
     def __reduce__(self) -> tuple[type["Asking"], tuple[Path]]:
         return Asking, (self._folder,)
 
-    def __call__(self, key: bytes, path: str) -> Bytes | None:
-        """An item; None if the keeper does not give it in time."""
+    def __call__(self, key: bytes, path: str) -> tuple[Bytes, Origin] | None:
+        """An item, and where it came from; None if the keeper does not give it in time."""
         line = self._line()
         if line is None:
             return None
@@ -52,7 +52,7 @@ class Asking:
             local.line = door.find()
         return local.line
 
-    def _answer(self, line: socket.socket, number: int) -> Bytes | None:
+    def _answer(self, line: socket.socket, number: int) -> tuple[Bytes, Origin] | None:
         deadline = now() + DEADLINE_S
         waiting = select.poll()
         waiting.register(line, select.POLLIN)
@@ -62,7 +62,7 @@ class Asking:
                 raise ConnectionResetError("the keeper has gone")
             payload = _read(said.descriptors)
             if said.number == number:  # or else an answer that came too late
-                return payload
+                return None if payload is None else (payload, Origin(said.taken))
         return None
 
     def _drop(self) -> None:
@@ -92,16 +92,16 @@ def _read(descriptors: tuple[int, ...]) -> Bytes | None:
             os.close(one)
 
 
-def answer(line: socket.socket, number: int, payload: Bytes | None) -> None:
+def answer(line: socket.socket, number: int, payload: Bytes | None, origin: Origin) -> None:
     """The keeper's answer to a question. If the worker is gone, or reads nothing, there is none."""
     descriptors = []
     if payload is not None:
-        descriptors.append(os.memfd_create("stoker-item", os.MFD_CLOEXEC))
+        descriptors.append(nameless_file())
         view = memoryview(payload)
         while view:
             view = view[os.write(descriptors[0], view) :]
     try:
-        messages.send(line, messages.ANSWERED, 0, number, descriptors=descriptors)
+        messages.send(line, messages.ANSWERED, 0, number, origin, descriptors=descriptors)
     except OSError:
         pass
     finally:

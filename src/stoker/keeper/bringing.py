@@ -13,11 +13,14 @@ from pathlib import Path
 
 from stoker.cache import stores
 from stoker.cache.claims import Claims
+from stoker.cache.intercept import Origin
 from stoker.cache.shelf import Budget
 from stoker.cache.staging import Place, Stager
 from stoker.cache.store import StoreBusyError, StoreFullError
+from stoker.keeper.far import Far
+from stoker.memory import Bytes
 from stoker.meter import now
-from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range
+from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range, shared_file_key
 
 LONGEST_BYTES = 64 << 20
 """Workers do not get longer files from the cache."""
@@ -54,25 +57,25 @@ class Near:
 
 
 class Bringing:
-    """For one loader: where its files go."""
+    """For one loader: where its files go. With `far`, other hosts are asked before storage."""
 
-    def __init__(self, near: Near, stager: Stager, roots: tuple[bytes, ...], *, fills_cache: bool) -> None:
-        self.near, self.stager = near, stager
-        self._roots = roots
+    def __init__(
+        self, near: Near, stager: Stager, roots: tuple[str, ...], *, fills_cache: bool, is_shared: bool, far: Far | None
+    ) -> None:
+        self.near, self.stager, self.far = near, stager, far
+        self._roots, self._is_shared = roots, is_shared
+        self._folders = tuple(os.fsencode(root) for root in roots)
         self._fills_cache = fills_cache
         """Whether the cache keeps what comes first. Other policies decide as they order, and their workers keep it."""
         self.bytes_read = 0
 
     def bring(self, work: int, path: bytes) -> tuple[Brought, float]:
         """Bring a file for a work. Returns how long reading took, too."""
-        if not path.startswith(self._roots):
-            return Brought.LEFT, 0.0
         try:
-            status = os.stat(path)
-            size = status.st_size
-            if not stat.S_ISREG(status.st_mode) or not 0 < size <= LONGEST_BYTES or not is_old_enough(status):
+            found = self._look(path)
+            if found is None:
                 return Brought.LEFT, 0.0
-            key = file_key(path) + file_version(status)
+            key, size = found
             if self.near.store.size(key) is not None or self.stager.is_known(key):
                 return Brought.LEFT, 0.0
             if not self.near.claims.claim(key):
@@ -90,7 +93,22 @@ class Bringing:
             pass
         return Brought.LEFT, 0.0
 
+    def _look(self, path: bytes) -> tuple[bytes, int] | None:
+        """The key and the size of a file; None if it is none that is brought. Raises OSError."""
+        if not path.startswith(self._folders):
+            return None
+        status = os.stat(path)
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode) or not 0 < size <= LONGEST_BYTES or not is_old_enough(status):
+            return None
+        name = shared_file_key(path, self._roots) if self._is_shared else file_key(path)
+        return None if name is None else (name + file_version(status), size)
+
     def _read(self, work: int, path: bytes, key: bytes, size: int) -> tuple[Brought, float]:
+        if self.far is not None and self.far.has(key):
+            outcome = self._bring_from_afar(self.far, work, key, size)
+            if outcome is not None:
+                return outcome
         keeps = self._fills_cache and self.near.has_room(size)
         descriptor = os.open(path, _READ_ONLY)
         place: Place | None = None
@@ -121,9 +139,97 @@ class Bringing:
             if place is not None:
                 self.stager.drop(place)
 
-    def _keep(self, key: bytes, payload: bytes) -> bool:
+    def _bring_from_afar(self, far: Far, work: int, key: bytes, size: int) -> tuple[Brought, float] | None:
+        """Bring an item from another host. None if it has to come from storage."""
+        keeps = self._keeps_copy(size)
+        if not keeps and not self.stager.can_hold(size):
+            return Brought.LEFT, 0.0
+        place: Place | None = self.stager.announce(work, key) if keeps else self.stager.reserve(work, key, size)
+        if place is None:
+            return Brought.NO_ROOM, 0.0
+        try:
+            began = now()
+            payload = far.fetch(key)
+            took_s = now() - began
+            if payload is None or len(payload) != size:
+                return None
+            if not keeps:
+                self.stager.fill(place, key, payload, is_from_peer=True)
+                place = None
+            elif self._keep(key, payload, is_copy=True):
+                self.stager.confirm(place, is_from_peer=True)
+                place = None
+            return Brought.READ, took_s
+        finally:
+            if place is not None:
+                self.stager.drop(place)
+
+    def _keeps_copy(self, size: int) -> bool:
+        return self._fills_cache and self.far is not None and self.far.keeps_copies and self.near.has_room(size)
+
+    def copy(self, path: bytes) -> bool:
+        """Keep a copy of an item that another host holds, if there is room. False: there is none."""
+        found = self._look(path)
+        if found is None or self.far is None or self.near.store.size(found[0]) is not None:
+            return True
+        key, size = found
+        if not self._keeps_copy(size):
+            return False
+        if self.far.has(key) and self.near.claims.claim(key):
+            try:
+                payload = self.far.fetch(key)
+                if payload is not None and len(payload) == size:
+                    self._keep(key, payload, is_copy=True)
+            finally:
+                self.near.claims.release([key])
+        return True
+
+    def give(self, key: bytes, path: bytes) -> tuple[Bytes, Origin] | None:
+        """An item that a worker waits for, from wherever it is. Raises OSError."""
+        found = self.near.store.get(key)
+        if found is None and not self.near.claims.claim(key):
+            if not self.near.claims.wait(key):  # a reader is just bringing it
+                return None
+            found = self.near.store.get(key)
+        try:
+            if found is not None:
+                return found, Origin.CACHE
+            staged = self.stager.staging.get(key)
+            if staged is not None:
+                return staged[0], Origin.PEER if staged[1] else Origin.STORAGE
+            return self._give_from_afar(key) or self._give_from_storage(key, path)
+        finally:
+            self.near.claims.release([key])
+
+    def _give_from_afar(self, key: bytes) -> tuple[Bytes, Origin] | None:
+        payload = self.far.fetch(key) if self.far is not None else None
+        if payload is None:
+            return None
+        if self._keeps_copy(len(payload)):
+            self._keep(key, payload, is_copy=True)
+        return payload, Origin.PEER
+
+    def _give_from_storage(self, key: bytes, path: bytes) -> tuple[Bytes, Origin] | None:
+        found = self._look(path)
+        if found is None or found[0] != key:
+            return None
+        descriptor = os.open(path, _READ_ONLY)
+        try:
+            payload = read_range(descriptor, 0, found[1])
+            if len(payload) != found[1] or not key.endswith(file_version(os.fstat(descriptor))):
+                return None
+            if self._fills_cache and self.near.has_room(len(payload)) and self._keep(key, payload):
+                drop_from_page_cache(descriptor)
+            return payload, Origin.STORAGE
+        finally:
+            os.close(descriptor)
+
+    def _keep(self, key: bytes, payload: bytes, *, is_copy: bool = False) -> bool:
         with contextlib.suppress(StoreFullError, StoreBusyError):
-            return bool(self.near.store.put([(key, payload)], self.near.budget.bytes()))
+            if self.near.store.put([(key, payload)], self.near.budget.bytes()):
+                if self.far is not None:
+                    self.far.kept(key, is_copy=is_copy)
+                return True
         return False
 
 

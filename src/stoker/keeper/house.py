@@ -8,6 +8,7 @@ readers than queues all of them serve all queues in turn.
 
 import contextlib
 import os
+import socket
 import threading
 from collections import deque
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from stoker.cache.staging import Stager
 from stoker.decide.governor import Place, RankQueue, govern
 from stoker.keeper import messages
+from stoker.keeper.abroad import Abroad
 from stoker.keeper.bringing import Bringing, Brought, Near
 from stoker.keeper.messages import Said
 from stoker.keeper.queues import LoaderQueue
@@ -41,6 +43,7 @@ class House:
         self._homes: list[LoaderQueue | None] = []
         """The queue that each reader is assigned to."""
         self._is_over = False
+        self._abroad = Abroad()
         self._moves: deque[dict[str, Any]] = deque(maxlen=_MOVES_SHOWN)
         self._moved = 0
         self._moved_at = self._looked_at = self._told_at = 0.0
@@ -50,11 +53,14 @@ class House:
         """When to call `govern` again; None: when something was heard."""
         return _LOOK_S if any(queue.works for queue in self._queues.values()) else None
 
-    def hear(self, caller: int, pid: int, said: Said) -> None:
+    def hear(self, line: socket.socket, pid: int, said: Said) -> None:
         """A process has said something. Raises ValueError if it makes no sense."""
-        name = caller, said.loader
+        name = line.fileno(), said.loader
         if said.kind == messages.LOADER:
             self._come(name, pid, said)
+            return
+        if said.kind == messages.ASKED:
+            self._abroad.asked(line, said, list(self._queues.values()))
             return
         with self._changed:
             queue = self._queues.get(name)
@@ -65,6 +71,8 @@ class House:
                 self._changed.notify(len(self._threads))
             elif said.kind == messages.OVER:
                 queue.clear()
+                if queue.bringing.far is not None:
+                    queue.bringing.far.is_first_epoch = False
             else:
                 self._close(name)
 
@@ -76,10 +84,13 @@ class House:
                 return
             near = self._near(Path(about["folder"]))
             stager = Stager(int(about["staging"]), descriptors.pop(0))
-            roots = tuple(os.fsencode(root) for root in about["roots"])
-            bringing = Bringing(near, stager, roots, fills_cache=bool(about["fills"]))
+            roots, table = tuple(map(str, about["roots"])), Table(descriptors.pop(0))
+            far = self._abroad.join(about, near.folder, table, roots)
+            bringing = Bringing(
+                near, stager, roots, fills_cache=bool(about["fills"]), is_shared=bool(about["peers"]), far=far
+            )
             shown = {"pid": pid, "rank": about["rank"], "loader": said.loader, "governed": bool(about["governed"])}
-            queue = LoaderQueue(shown, Table(descriptors.pop(0)), bringing)
+            queue = LoaderQueue(shown, table, bringing)
         except (OSError, KeyError, TypeError):
             return  # its cache is gone, perhaps: it goes on without
         finally:
@@ -88,6 +99,8 @@ class House:
         with self._changed:
             self._close(name)
             self._queues[name] = queue
+        if far is not None:
+            self._abroad.fill(queue)
         self._hire(int(about["readers"]))
 
     def _near(self, folder: Path) -> Near:
@@ -121,6 +134,7 @@ class House:
 
     def _let_go(self, queue: LoaderQueue) -> None:
         near = queue.bringing.near
+        self._abroad.leave(queue.bringing.far, near.folder)
         known, users = self._nears.get(near.folder, (None, 0))
         if known is near and users > 1:
             self._nears[near.folder] = near, users - 1
@@ -207,7 +221,8 @@ class House:
         """What others may see of it."""
         with self._changed:
             queues = [queue.state() for queue in self._queues.values()]
-            return {"readers": len(self._threads), "queues": queues, "moves": list(self._moves), "moved": self._moved}
+            found = {"readers": len(self._threads), "queues": queues, "moves": list(self._moves), "moved": self._moved}
+            return {**found, "peers": self._abroad.state()}
 
     def close(self) -> None:
         """End all readers. One that waits for storage is not waited for."""
@@ -216,6 +231,7 @@ class House:
             for name in list(self._queues):
                 self._close(name)
             self._changed.notify_all()
+        self._abroad.close()
         for thread in self._threads:
             with contextlib.suppress(RuntimeError):
                 thread.join(0.1)

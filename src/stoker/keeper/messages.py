@@ -4,6 +4,8 @@ LOADER   a loader comes: JSON, and descriptors of its memory and its table
 QUEUED   a batch is ordered from workers: which samples it has, how many works are taken by now
 OVER     all that is queued is taken, or nobody wants it any more
 CLOSED   a loader goes
+ASKED    a worker wants an item of a cache: key, folder of the cache, path of the file
+ANSWERED the keeper gives it, as a descriptor, and says where it came from; or it gives nothing
 """
 
 import array
@@ -11,13 +13,14 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-LOADER, QUEUED, OVER, CLOSED = range(4)
+LOADER, QUEUED, OVER, CLOSED, ASKED, ANSWERED = range(6)
 _HEAD = struct.Struct("<B3xIQQd")  # kind, loader, number of the work, works taken, seconds of waiting so far
 _MOST = 1 << 18
 _MOST_DESCRIPTORS = 4
@@ -59,9 +62,14 @@ def send(
     taken: int = 0,
     waited_s: float = 0.0,
     content: bytes = b"",
+    descriptors: Sequence[int] = (),
 ) -> None:
     """Say something, without waiting. Raises BlockingIOError if the line is full, and another OSError if it is gone."""
-    line.send(_HEAD.pack(kind, loader, number, taken, waited_s) + content, _QUIETLY)
+    packet = _HEAD.pack(kind, loader, number, taken, waited_s) + content
+    if descriptors:
+        socket.send_fds(line, [packet], list(descriptors), _QUIETLY)
+    else:
+        line.send(packet, _QUIETLY)
 
 
 def introduce(line: socket.socket, loader: int, document: dict[str, Any], descriptors: list[int]) -> None:

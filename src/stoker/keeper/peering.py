@@ -62,6 +62,7 @@ class Peering:
         self._directory = Directory(len(others))
         self._gifts = Gifts(self._hear)
         self._names: set[bytes] = set()
+        self._copies: set[bytes] = set()
         self._is_closed = False
         self._news = threading.Event()
         self._look_at, self._generation = 0.0, 0
@@ -87,11 +88,13 @@ class Peering:
         """A cache is not used any more."""
         self._gifts.remove(folder)
 
-    def fetch(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Items from other hosts, or None. A key's part that hosts do not agree on is left out."""
+    def fetch(self, keys: Sequence[bytes], *, asks_all: bool = False) -> list[bytes | None]:
+        """Items from other hosts, or None. With `asks_all`, also those that nobody has told of."""
         result: list[bytes | None] = [None] * len(keys)
         with self._lock:
             ways = [self._directory.holders(key[:KEY_BYTES]) for key in keys]
+        if asks_all:
+            ways = [hosts or list(range(len(self._neighbours))) for hosts in ways]
         while True:
             asked: dict[int, list[int]] = {}
             for position, ways_left in enumerate(ways):
@@ -124,6 +127,11 @@ class Peering:
     def kept(self, keys: Sequence[bytes]) -> None:
         """This host keeps items that no other host holds, as far as it knows: others may ask for them."""
         self._note([key[:KEY_BYTES] for key in keys], is_held=True)
+
+    def copied(self, keys: Sequence[bytes]) -> None:
+        """This host keeps copies of items that others hold. Nobody is told."""
+        with self._lock:
+            self._copies.update(key[:KEY_BYTES] for key in keys)
 
     def gone(self, keys: Sequence[bytes]) -> None:
         """This host does not keep items any more."""
@@ -199,6 +207,7 @@ class Peering:
         if generation != self._generation:
             names = set(self._gifts.names())
             with self._lock:
+                names -= self._copies
                 known = set(self._names)
             self._note(list(names - known), is_held=True)
             self._note(list(known - names), is_held=False)

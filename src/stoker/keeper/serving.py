@@ -82,7 +82,7 @@ class Serving:
             return  # both of its descriptors told of its end
         try:
             while not is_process and (said := messages.receive(caller.line)) is not None:
-                self._house.hear(caller.line.fileno(), caller.pid, said)
+                self._house.hear(caller.line, caller.pid, said)
         except BlockingIOError:
             return
         except (OSError, ValueError):  # it is gone, or says what nobody of ours would

@@ -14,6 +14,7 @@ from stoker.cache.intercept import FileReads
 from stoker.cache.roots import roots_of
 from stoker.cache.staging import Staging
 from stoker.cache.steering import Steering
+from stoker.keeper.asking import Asking
 from stoker.meter import Counts, Meter, Tally
 from stoker.order import Ids
 from stoker.tensor.dataset import expecting, of_stoker
@@ -32,7 +33,11 @@ class Caching:
             if roots == ("/",):
                 name = f"files of {type(dataset).__module__}.{type(dataset).__qualname__}"
             is_private = ours is not None and (ours.is_private or loader.cache_policy != "keep-first")
-            self.reads = FileReads(Cache(name, loader.cache, loader.cache_dir, is_private=is_private), roots)
+            if loader.peers:
+                name += " (of several hosts)"  # files have other names there
+            cache = Cache(name, loader.cache, loader.cache_dir, is_private=is_private)
+            ask = Asking(cache.folder) if loader.peers and cache.folder is not None else None
+            self.reads = FileReads(cache, roots, ask)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self.staging: Staging | None = None
         """What is read ahead for this loader, if anything."""
