@@ -22,8 +22,8 @@ import stoker
 from cache_access import Items, each_us, key, opened_store
 from cache_prep import prepare
 from stoker.cache.cached import Cache
-from stoker.sealed import payload_bytes
 from stoker.cache.store import Store
+from stoker.sealed import payload_bytes
 from workloads import jpeg
 
 SIZES = {2_000: 4_000, 100_000: 800, 8_000_000: 20}

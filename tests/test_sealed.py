@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker import checksum
-from stoker.sealed import BLOCK_BYTES, ItemDamagedError, payload_bytes, seal, unseal, unseal_block
+from stoker.sealed import BLOCK_BYTES, ItemDamagedError, check, payload_bytes, seal, unseal, unseal_block
 
 checksum.load()
 KEY = b"k" * 32
@@ -18,6 +18,7 @@ def test_every_length_comes_back(length: int) -> None:
     sealed = memoryview(seal(KEY, payload[:length]))
     assert payload_bytes(len(sealed)) == length
     assert unseal(KEY, sealed) == payload[:length]
+    assert check(KEY, sealed) == payload[:length]
     for number in range(max(1, -(-length // BLOCK_BYTES))):
         piece = payload[:length][number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
         assert unseal_block(KEY, sealed, number) == piece
@@ -28,12 +29,14 @@ def test_any_damage_is_found(payload: bytes, data: st.DataObject) -> None:
     sealed = bytearray(seal(KEY, payload))
     place = data.draw(st.integers(0, len(sealed) - 1))
     sealed[place] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(ItemDamagedError):
-        unseal(KEY, memoryview(sealed))
-    with pytest.raises(ItemDamagedError):
-        unseal(KEY, memoryview(seal(KEY, payload))[: data.draw(st.integers(0, len(payload) + 7))])
-    with pytest.raises(ItemDamagedError):
-        unseal(b"another" + KEY[7:], memoryview(seal(KEY, payload)))
+    short = data.draw(st.integers(0, len(payload) + 7))
+    for read in (unseal, check):
+        with pytest.raises(ItemDamagedError):
+            read(KEY, memoryview(sealed))
+        with pytest.raises(ItemDamagedError):
+            read(KEY, memoryview(seal(KEY, payload))[:short])
+        with pytest.raises(ItemDamagedError):
+            read(b"another" + KEY[7:], memoryview(seal(KEY, payload)))
 
 
 def test_a_part_is_wrong_only_where_it_is() -> None:

@@ -48,12 +48,7 @@ def unseal(key: bytes, sealed: memoryview) -> bytes:
     """A copy of the payload, checked. Raises ItemDamagedError."""
     length = payload_bytes(len(sealed))
     payload = bytes(sealed[:length])
-    if length <= BLOCK_BYTES:
-        _check(payload, key, 0, sealed, length)
-    else:
-        view = memoryview(payload)
-        for number in range(blocks(len(sealed))):
-            _check(_block(view, number), key, number, sealed, length)
+    _check_blocks(memoryview(payload), key, sealed, length)
     return payload
 
 
@@ -61,8 +56,7 @@ def check(key: bytes, sealed: memoryview) -> memoryview:
     """The payload in place, checked. Nobody else may write to this memory. Raises ItemDamagedError."""
     length = payload_bytes(len(sealed))
     payload = sealed[: max(0, length)]
-    for number in range(max(1, blocks(len(sealed)))):
-        _check(_block(payload, number), key, number, sealed, length)
+    _check_blocks(payload, key, sealed, length)
     return payload
 
 
@@ -76,6 +70,14 @@ def unseal_block(key: bytes, sealed: memoryview, number: int) -> bytes:
 
 def _block(payload: memoryview, number: int) -> memoryview:
     return payload[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
+
+
+def _check_blocks(payload: memoryview, key: bytes, sealed: memoryview, length: int) -> None:
+    if length <= BLOCK_BYTES:
+        _check(payload, key, 0, sealed, length)
+        return
+    for number in range(blocks(len(sealed))):
+        _check(_block(payload, number), key, number, sealed, length)
 
 
 def _check(block: Bytes, key: bytes, number: int, sealed: memoryview, length: int) -> None:

@@ -12,9 +12,10 @@ from stoker.wire import handshake
 from stoker.wire.channel import Channel
 from stoker.wire.frames import Held, Told
 from stoker.wire.items import Use
-from stoker.wire.streams import PlainStream, exactly
+from stoker.wire.streams import PlainStream
 
 SECRET = b"known to both sides"
+checksum.load()
 
 
 def name(number: int) -> bytes:
@@ -29,7 +30,6 @@ class Kept:
     """Items with names from 1 on."""
 
     def __init__(self, count: int = 0, size: int = 1000) -> None:
-        checksum.load()
         self.sealed: dict[bytes, Bytes] = {name(n): seal(name(n), payload(n, size)) for n in range(1, count + 1)}
         self.generation = 1
         self.heard: list[tuple[bytes, Told]] = []
@@ -60,7 +60,7 @@ def saying(say: Callable[[Channel], None]) -> Iterator[tuple[str, int]]:
                 return
             with sock, contextlib.suppress(OSError):
                 stream = PlainStream(sock, 10)
-                session = handshake.answer(SECRET, bytes(16), stream.send, lambda size: exactly(stream, size), lambda: True)
+                session = handshake.answer(SECRET, bytes(16), stream, lambda: True)
                 say(Channel(stream, session))
 
     thread = threading.Thread(target=serve)
@@ -79,10 +79,10 @@ def pair() -> tuple[Channel, Channel]:
     sessions: list[handshake.Session] = []
 
     def answer() -> None:
-        sessions.append(handshake.answer(SECRET, b"b" * 16, other.send, lambda size: exactly(other, size), lambda: True))
+        sessions.append(handshake.answer(SECRET, b"b" * 16, other, lambda: True))
 
     thread = threading.Thread(target=answer)
     thread.start()
-    session = handshake.ask(SECRET, b"a" * 16, one.send, lambda size: exactly(one, size), "there")
+    session = handshake.ask(SECRET, b"a" * 16, one, "there")
     thread.join()
     return Channel(one, session), Channel(other, sessions[0])

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from stoker import checksum
-from stoker.cache import pages
+from stoker.cache import pages, walking
 from stoker.cache.claims import Claims
 from stoker.cache.crash import name_at_crash
 from stoker.cache.inspection import NUMBER, USED, WRITER, StoreStats, look_through, occupied_bytes
+from stoker.cache.walking import KEY_BYTES
 from stoker.extras import CACHE
 from stoker.host.headroom import headroom_bytes
 from stoker.host.mounts import file_system
@@ -29,15 +30,12 @@ from stoker.sealed import payload_bytes, seal, unseal, unseal_block
 lmdb: Any = None
 """Imported with the first store, not before: where Python has no interpreter lock, importing it brings the lock back."""
 
-KEY_BYTES = 16
-"""A key names an item; what follows it, if anything, is the item's version."""
 READERS = 2048
 _READER_BYTES = 64
 RESERVE_BYTES = 64 << 20
 """Memory that is always left to the training, even if the budget allows more."""
 _LOOK_AGAIN_BYTES = 32 << 20
 _WRITERS = 16
-_FORGOTTEN_AT_ONCE = 10_000
 _MAP_BYTES = 1 << 42
 _PAUSE_S = 30.0
 
@@ -149,18 +147,9 @@ class Store:
     def names(self, after: bytes, limit: int) -> tuple[int, list[bytes]]:
         """Names after a name, in order, at most so many; and a number that changes with the content of the store."""
         self._check_file()
-        found: list[bytes] = []
         try:
-            with self.lock, self._environment.begin() as transaction, transaction.cursor() as cursor:
-                following = int.from_bytes(after, "big") + 1
-                if not following >> 8 * KEY_BYTES and cursor.set_range(following.to_bytes(KEY_BYTES, "big")):
-                    for key in cursor.iternext(keys=True, values=False):
-                        if len(found) == limit:
-                            break
-                        name = key[:KEY_BYTES]
-                        if len(name) == KEY_BYTES and name not in found[-1:]:  # an item, and not another version of the last
-                            found.append(name)
-                return transaction.id(), found
+            with self.lock, self._environment.begin() as transaction:
+                return transaction.id(), walking.names_after(transaction, after, limit)
         except lmdb.Error as error:
             raise _failure(self.folder, error) from error
 
@@ -200,11 +189,11 @@ class Store:
             with self._environment.begin(write=True) as transaction:
                 used = before = _used(transaction)
                 for key in evict:
-                    used -= _delete_versions(transaction, key[:KEY_BYTES], None)
+                    used -= walking.delete_versions(transaction, key[:KEY_BYTES], None)
                 if budget_bytes:
-                    used -= _delete_any(transaction, used - budget_bytes)
+                    used -= walking.delete_any(transaction, used - budget_bytes)
                 for key, payload in items:
-                    used -= _delete_versions(transaction, key[:KEY_BYTES], key)
+                    used -= walking.delete_versions(transaction, key[:KEY_BYTES], key)
                     size = payload_bytes(len(payload)) if is_sealed else len(payload)
                     if used + size > budget_bytes:
                         continue
@@ -329,32 +318,3 @@ def _allocate(path: Path, size: int) -> None:
 def _used(transaction: Any) -> int:
     found = transaction.get(USED)
     return 0 if found is None else int(NUMBER.unpack(bytes(found))[0])
-
-
-def _delete_versions(transaction: Any, name: bytes, but: bytes | None) -> int:
-    """Delete all versions of an item but one. Returns how many bytes that frees."""
-    freed = 0
-    with transaction.cursor() as cursor:
-        found = cursor.set_range(name)
-        while found and cursor.key()[:KEY_BYTES] == name:
-            if cursor.key() == but:
-                found = cursor.next()
-                continue
-            freed += payload_bytes(len(cursor.value()))
-            found = cursor.delete()
-    return freed
-
-
-def _delete_any(transaction: Any, size: int) -> int:
-    """Delete items until so many bytes, or some thousand items, are gone. Returns how many bytes that frees."""
-    freed = count = 0
-    with transaction.cursor() as cursor:
-        found = cursor.first()
-        while found and freed < size and count < _FORGOTTEN_AT_ONCE:
-            if cursor.key() == USED:
-                found = cursor.next()
-                continue
-            freed += payload_bytes(len(cursor.value()))
-            count += 1
-            found = cursor.delete()
-    return freed

@@ -7,12 +7,12 @@ is held, room that is left is filled with copies. Others are not told of copies:
 import contextlib
 import os
 import random
+import time
 from collections.abc import Sequence
 
 from stoker.keeper.directory import Numbers, numbers_of
 from stoker.keeper.peering import Peering
 from stoker.keeper.table import Table
-from stoker.meter import now
 from stoker.source.files import shared_file_key
 
 _LOOK_S = 0.5
@@ -51,12 +51,12 @@ class Far:
 
     def is_all_held(self) -> bool:
         """Look whether all data is held somewhere. `look_again_s` is when to look again: it may take long."""
-        began = now()
         if self._names is None:
             paths = (self._table.path(index) for index in range(len(self._table)))
             self._names = numbers_of([shared_file_key(path, self._roots) or b"" for path in paths if path])
+        began = time.thread_time()
         self.keeps_copies = self.peering.covers(self._names)
-        self.look_again_s = max(_LOOK_S, (now() - began) / _LOOK_PART)
+        self.look_again_s = max(_LOOK_S, (time.thread_time() - began) / _LOOK_PART)
         return self.keeps_copies
 
     def order(self) -> list[int]:

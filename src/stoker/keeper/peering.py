@@ -6,6 +6,7 @@ known of others may be wrong; then an item is asked for in vain, and comes from 
 
 import random
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,7 +203,7 @@ class Peering:
         """Find out what others of this host have put into the stores, and what has gone from there."""
         if now() < self._look_at:
             return
-        began = now()
+        began = time.thread_time()
         generation = self._gifts.generation()
         if generation != self._generation:
             names = set(self._gifts.names())
@@ -212,7 +213,7 @@ class Peering:
             self._note(list(names - known), is_held=True)
             self._note(list(known - names), is_held=False)
             self._generation = generation
-        self._look_at = now() + max(_LOOK_S, (now() - began) / _LOOK_PART)
+        self._look_at = now() + max(_LOOK_S, (time.thread_time() - began) / _LOOK_PART)
 
     def stats(self) -> PeeringStats:
         """What came from whom."""

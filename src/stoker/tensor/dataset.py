@@ -22,7 +22,7 @@ import torch.utils.data
 from stoker.cache import intercept
 from stoker.cache.cached import Cache, Ruling, read_plainly
 from stoker.cache.steering import KeptAndForgotten
-from stoker.cache.store import KEY_BYTES
+from stoker.cache.walking import KEY_BYTES
 from stoker.errors import ConfigError
 from stoker.memory import Bytes
 from stoker.meter import Tally

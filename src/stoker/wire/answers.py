@@ -22,10 +22,10 @@ class Buffers:
         self._free: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """Memory of at least this size."""
+        """Memory of at least this size: what was used last, because it is still in the processor's cache."""
         with self._lock:
-            for place, buffer in enumerate(self._free):
-                if len(buffer) >= size:
+            for place in reversed(range(len(self._free))):
+                if len(self._free[place]) >= size:
                     return self._free.pop(place)
             if self._free:
                 self._free.pop(0)  # too small for what comes now

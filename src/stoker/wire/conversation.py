@@ -11,7 +11,7 @@ from functools import partial
 from stoker.memory import Bytes
 from stoker.wire import frames
 from stoker.wire.channel import Channel
-from stoker.wire.frames import Frame, FrameError, Header, Kind, Status
+from stoker.wire.frames import Frame, FrameError, Header, Held, Kind, Status
 from stoker.wire.items import Items
 
 ANSWER_BYTES = 16 << 20
@@ -88,7 +88,11 @@ class Conversation:
         self._counts.answered()
 
     def _give_names(self, frame: Frame) -> None:
-        held = self._items.which(*frames.unpack_which(frame))
+        wanted = frames.unpack_which(frame)
+        try:
+            held = self._items.which(*wanted)
+        except OSError:
+            held = Held(0, (), True)  # the store has gone
         self._answer(frame, Kind.HELD, len(held.names), frames.pack_held(held))
 
     def _give_items(self, frame: Frame) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from stoker.errors import ConfigError
 from stoker.wire.frames import VERSION, FrameError
+from stoker.wire.streams import Stream, exactly
 
 MAGIC = b"STOKER"
 NAME_BYTES = 16
@@ -29,10 +30,6 @@ _PROOF_BYTES = 32
 _OPENING = struct.Struct(f"<6sH{_NONCE_BYTES}s")
 _RESPONSE = struct.Struct(f"<{_PROOF_BYTES}s{NAME_BYTES}s")
 _WELCOME = struct.Struct(f"<{_PROOF_BYTES}s{NAME_BYTES}sB")
-
-Send = Callable[[bytes], None]
-Receive = Callable[[int], bytes]
-"""Exactly so many bytes. Raises OSError at the end of the connection."""
 
 
 class RefusedError(FrameError):
@@ -54,11 +51,14 @@ def fresh_name() -> bytes:
     return os.urandom(NAME_BYTES)
 
 
-def ask(secret: bytes, name: bytes, send: Send, receive: Receive, where: str) -> Session:
+def ask(secret: bytes, name: bytes, stream: Stream, where: str) -> Session:
     """The asking side. Raises ConfigError when secrets or versions differ, OSError when the other side cannot be used."""
     ours = os.urandom(_NONCE_BYTES)
-    send(_OPENING.pack(MAGIC, VERSION, ours))
-    magic, version, theirs = _OPENING.unpack(receive(_OPENING.size))
+    stream.send(_OPENING.pack(MAGIC, VERSION, ours))
+    try:
+        magic, version, theirs = _OPENING.unpack(exactly(stream, _OPENING.size))
+    except ConnectionError as error:
+        raise ConnectionError(f"{where} ends the connection at once: is TLS on for both hosts, or for none?") from error
     if magic != MAGIC:
         raise ConfigError(f"{where} does not answer as Stoker does: is the address right, and TLS on for both or none?")
     if version != VERSION:
@@ -66,9 +66,9 @@ def ask(secret: bytes, name: bytes, send: Send, receive: Receive, where: str) ->
             f"{where} speaks version {version} of the wire, this host version {VERSION}: install the same Stoker on both"
         )
     nonces = ours + theirs
-    send(_RESPONSE.pack(_proof(secret, b"asks", nonces, name), name))
+    stream.send(_RESPONSE.pack(_proof(secret, b"asks", nonces, name), name))
     try:
-        proof, other, has_room = _WELCOME.unpack(receive(_WELCOME.size))
+        proof, other, has_room = _WELCOME.unpack(exactly(stream, _WELCOME.size))
     except ConnectionError as error:
         raise ConfigError(f"{where} refuses this host: the secret must be the same on both") from error
     if not hmac.compare_digest(proof, _proof(secret, b"answers", nonces, other + bytes([has_room]))):
@@ -79,21 +79,21 @@ def ask(secret: bytes, name: bytes, send: Send, receive: Receive, where: str) ->
     return Session(asking, answering, other)
 
 
-def answer(secret: bytes, name: bytes, send: Send, receive: Receive, admit: Callable[[], bool]) -> Session:
+def answer(secret: bytes, name: bytes, stream: Stream, admit: Callable[[], bool]) -> Session:
     """The answering side. Raises RefusedError or OSError. `admit` says whether there is room for this guest."""
-    magic, version, theirs = _OPENING.unpack(receive(_OPENING.size))
+    magic, version, theirs = _OPENING.unpack(exactly(stream, _OPENING.size))
     if magic != MAGIC:
         raise RefusedError("not a greeting")
     ours = os.urandom(_NONCE_BYTES)
-    send(_OPENING.pack(MAGIC, VERSION, ours))
+    stream.send(_OPENING.pack(MAGIC, VERSION, ours))
     if version != VERSION:
         raise RefusedError(f"version {version} of the wire")
     nonces = theirs + ours
-    proof, other = _RESPONSE.unpack(receive(_RESPONSE.size))
+    proof, other = _RESPONSE.unpack(exactly(stream, _RESPONSE.size))
     if not hmac.compare_digest(proof, _proof(secret, b"asks", nonces, other)):
         raise RefusedError("a wrong secret")
     has_room = admit()
-    send(_WELCOME.pack(_proof(secret, b"answers", nonces, name + bytes([has_room])), name, has_room))
+    stream.send(_WELCOME.pack(_proof(secret, b"answers", nonces, name + bytes([has_room])), name, has_room))
     if not has_room:
         raise RefusedError("too many connections")
     asking, answering = _keys(secret, nonces)

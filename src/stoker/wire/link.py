@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stoker import sealed
+from stoker.errors import ConfigError
 from stoker.wire import frames, handshake
 from stoker.wire.answers import Answer, Buffers
 from stoker.wire.channel import Channel
 from stoker.wire.frames import Frame, FrameError, Header, Kind, Status
-from stoker.wire.streams import PlainStream, Stream, TlsStream, exactly
+from stoker.wire.streams import PlainStream, Stream, TlsStream
 
 _REQUESTS_BYTES = 1 << 19
 """What the kernel keeps of requests that the other side has not read. Asking never waits for room in it."""
@@ -171,8 +172,13 @@ def connect(
     else:
         stream = TlsStream(sock, tls, False, patience_s, deadline)
     try:
-        session = handshake.ask(secret, name, stream.send, lambda size: exactly(stream, size), where)
+        session = handshake.ask(secret, name, stream, where)
         stream.deadline = None
+    except ssl.SSLError as error:
+        stream.close()
+        raise ConfigError(
+            f"{where} cannot be used with TLS: are both certificates of the same authority? {error}"
+        ) from error
     except BaseException:
         stream.close()
         raise

@@ -20,7 +20,7 @@ from stoker.wire.channel import Channel
 from stoker.wire.conversation import Conversation, Counts
 from stoker.wire.frames import FrameError
 from stoker.wire.items import Items
-from stoker.wire.streams import PlainStream, Stream, TlsStream, exactly
+from stoker.wire.streams import PlainStream, Stream, TlsStream
 from stoker.wire.tls import Tls
 
 WAITING = 64
@@ -165,7 +165,7 @@ class Server:
                     self._guests.add(stream)
                 return has_room
 
-        return handshake.answer(self._secret, self.name, stream.send, lambda size: exactly(stream, size), admit)
+        return handshake.answer(self._secret, self.name, stream, admit)
 
     def _forget(self, stream: Stream, thread: threading.Thread) -> None:
         with self._lock:
