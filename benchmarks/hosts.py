@@ -37,7 +37,7 @@ mount -o ro "$2" "$4"
 ip link set lo up
 trap '' CHLD
 echo ready
-while :; do sleep 1000 & wait $!; done
+exec sleep infinity
 """
 
 
