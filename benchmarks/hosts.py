@@ -67,8 +67,8 @@ class Host:
             if group is not None:
                 (group / "cgroup.procs").write_text("0")
 
-        options = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": join} | options
-        process = subprocess.Popen(self.command(words), **options)
+        wanted: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": join} | options
+        process: subprocess.Popen[str] = subprocess.Popen(self.command(words), **wanted)
         self._started.append(process)
         return process
 

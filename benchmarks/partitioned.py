@@ -1,6 +1,6 @@
 """What do hosts gain that give each other what their caches hold? Real hosts (see `hosts`), each with a disk of its own.
 
-Every host reads another random share of the data in each epoch, as the ranks of a job do. `storage` is what the hosts' disks
+Every host reads another random share of the data in each epoch, as the ranks of a job do. `storage` is what the disks
 delivered in an epoch by the kernel's count, as a part of the data; `local` and `peers` are what came from the host's own
 cache and from the others'. `seconds` is the slowest host's epoch.
 
@@ -60,11 +60,13 @@ def drop_from_page_cache(path: str) -> None:
 def be_a_host(asked: dict[str, Any]) -> None:
     """One host's part: an epoch whenever a line comes in, and a line about it."""
     dataset = Folder(asked["data"], are_pictures=asked["pictures"])
-    sampler = DistributedSampler(dataset, asked["hosts"], asked["number"], seed=7)
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, asked["hosts"], asked["number"], seed=7)
     options: dict[str, Any] = {"cache": asked["cache"]} if asked["cache"] else {}
     if asked["peers"]:
         options["peers"] = asked["peers"]
-    loader = stoker.DataLoader(dataset, 16, sampler=sampler, num_workers=asked["workers"], persistent_workers=True, **options)
+    loader = stoker.DataLoader(
+        dataset, 16, sampler=sampler, num_workers=asked["workers"], persistent_workers=True, **options
+    )
     before = loader.stats()
     for path, _ in dataset.samples:
         os.stat(path)  # so that only contents are counted
@@ -78,13 +80,18 @@ def be_a_host(asked: dict[str, Any]) -> None:
             at = began
             for values, indices in loader:
                 slowest = max(slowest, time.perf_counter() - at)
-                seen += [[index, bytes(value).hex()] for index, value in zip(indices.tolist(), values.numpy(), strict=True)] \
-                    if not asked["pictures"] else [[index, ""] for index in indices.tolist()]
+                seen += (
+                    [[index, bytes(value).hex()] for index, value in zip(indices.tolist(), values.numpy(), strict=True)]
+                    if not asked["pictures"]
+                    else [[index, ""] for index in indices.tolist()]
+                )
                 at = time.perf_counter()
             seconds = time.perf_counter() - began
             now = loader.stats()
-            counts = {name: getattr(now, name, 0) - getattr(before, name, 0) for name in
-                      ("hits", "misses", "bytes_cache", "bytes_storage", "hits_peer", "bytes_peer", "read_ahead")}
+            counts = {
+                name: getattr(now, name, 0) - getattr(before, name, 0)
+                for name in ("hits", "misses", "bytes_cache", "bytes_storage", "hits_peer", "bytes_peer", "read_ahead")
+            }
             before = now
             print(json.dumps({"seconds": seconds, "slowest": slowest, "seen": seen, **counts}), flush=True)
 
@@ -112,12 +119,19 @@ def folder_of_files(count: int, size: int, *, are_pictures: bool) -> Iterator[Pa
 class Job:
     """The same script on every host. `epoch` runs one epoch on all, and tells what came from where."""
 
-    def __init__(self, hosts: Any, data: Path, *, cache: int, has_peers: bool, workers: int = 2, pictures: bool = False) -> None:
+    def __init__(
+        self, hosts: Any, data: Path, *, cache: int, has_peers: bool, workers: int = 2, pictures: bool = False
+    ) -> None:
         self.hosts, self.files = hosts, sorted(data.rglob("*.bin"))
         self.bytes = sum(path.stat().st_size for path in self.files)
-        self.truth = {} if pictures else {
-            number: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest() for number, path in enumerate(self.files)
-        }
+        self.truth = (
+            {}
+            if pictures
+            else {
+                number: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+                for number, path in enumerate(self.files)
+            }
+        )
         secret = Path(tempfile.gettempdir(), f"secret-{secrets.token_hex(4)}")
         descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600)
         os.write(descriptor, secrets.token_hex(32).encode())
@@ -134,7 +148,7 @@ class Job:
             )
             for number, host in enumerate(hosts)
         ]
-        assert all(process.stdout.readline() == "ready\n" for process in self.processes)  # type: ignore[union-attr]
+        assert all(process.stdout.readline() == "ready\n" for process in self.processes)
 
     def begin(self, epoch: int, which: list[int] | None = None) -> None:
         """Let hosts begin an epoch."""
@@ -152,7 +166,7 @@ class Job:
 
     def end(self, before: list[int]) -> dict[str, Any]:
         """Wait for the end of an epoch that was begun when the disks had delivered so much."""
-        told = [json.loads(process.stdout.readline()) for process in self.processes]  # type: ignore[union-attr]
+        told = [json.loads(process.stdout.readline()) for process in self.processes]
         seen = [tuple(one) for host in told for one in host.pop("seen")]
         numbers = {number for number, _ in seen}
         assert numbers == set(range(len(self.files))), f"{len(self.files) - len(numbers)} samples are missing"
@@ -173,7 +187,7 @@ class Job:
         """End the job."""
         for process in self.processes:
             with contextlib.suppress(OSError):
-                process.stdin.close()  # type: ignore[union-attr]
+                process.stdin.close()
         for process in self.processes:
             process.wait()
         self._secret.unlink(missing_ok=True)
@@ -181,13 +195,14 @@ class Job:
 
 def main() -> None:
     """Print a line for each way to read."""
-    from hosts import Hosts
-
     import harness
+    from hosts import Hosts
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--cache", type=float, default=0.35, help="each host's cache, as a part of the data (default: 0.35)")
+    parser.add_argument(
+        "--cache", type=float, default=0.35, help="each host's cache, as a part of the data (default: 0.35)"
+    )
     parser.add_argument("--files", type=int, default=600)
     parser.add_argument("--size", default="100KB")
     parser.add_argument("--epochs", type=int, default=4)

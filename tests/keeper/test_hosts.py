@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from benchmarks.hosts import Host, Hosts, missing
 from benchmarks.partitioned import Job, folder_of_files
 from tests.tries import until

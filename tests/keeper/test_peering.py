@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.tries import until
 
 from stoker.cache.store import Store
 from stoker.keeper.directory import numbers_of
 from stoker.keeper.peering import Peering
-from tests.tries import until
 
 SECRET = b"a secret of sixteen bytes or more"
 
@@ -66,7 +66,7 @@ def test_what_one_host_keeps_comes_from_there(hosts) -> None:
 
 def test_what_was_kept_before_they_met_is_known_and_what_has_gone_costs_one_question(hosts) -> None:
     give(hosts[0], range(5))
-    store, peering = hosts[0]
+    store, _ = hosts[0]
     asking = hosts[1][1]
     until(lambda: asking.has_elsewhere(key(3)))
     store.put([], 1 << 20, [key(3, b"here")])

@@ -179,7 +179,7 @@ class Cache:
             return None
         found = nearby.get(key)
         if found is None and waits and nearby.is_coming(key) and (opened := self._open()) is not None:
-            if opened.claims.wait(key):
+            if opened.claims.wait(key, nearby.is_late):
                 opened.claims.release([key])
             found = nearby.get(key)
         if found is None:
@@ -257,7 +257,8 @@ class Cache:
             claims.release([keys[position] for position in missing if position not in theirs])
         for position in theirs:  # no claim is held while waiting for another process's claim
             try:
-                is_ours = claims.wait(keys[position])
+                nearby = staging.current()
+                is_ours = claims.wait(keys[position], nearby.is_late if nearby is not None else None)
                 self._take_in([position], [position] if is_ours else [], request, result, ())
             finally:
                 claims.release([keys[position]])

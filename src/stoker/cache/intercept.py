@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker.cache import staging
 from stoker.cache.cached import Cache
 from stoker.cache.opened import CachedFile, CachedText, LongFile
 from stoker.host import forks
@@ -151,10 +152,11 @@ class FileReads:
 
     def _asked(self, key: bytes, path: str) -> Bytes | None:
         assert self._ask is not None
-        payload = self.cache.staged(key) or self.cache.get(key)
-        if payload is not None:
-            return payload
-        found = self._ask(key, path)
+        nearby = self.cache.staged(key) or self.cache.get(key)
+        if nearby is not None:
+            return nearby
+        beside = staging.current()
+        found = None if beside is not None and beside.is_late() else self._ask(key, path)
         if found is None:
             return None
         payload, origin = found

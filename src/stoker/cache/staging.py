@@ -17,20 +17,22 @@ memory goes with the last of the others.
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.sealed import ItemDamagedError, seal, sealed_bytes, unseal
 from stoker.checksum import checksum
 from stoker.checksum import load as load_checksum
 from stoker.memory import PAGE, Bytes, Memory
+from stoker.sealed import ItemDamagedError, seal, sealed_bytes, unseal
 
 FREE, COMING, STAGED, IN_STORE, USED = range(5)
 FROM_PEER = 8
 """A mark on states."""
 ROWS = 1 << 14
+_LATE_NS = 1_000_000_000
 _PROBES = 8
 _RING_AT = PAGE + ROWS * 32
 _NAME, _STATE, _OFFSET, _LENGTH = range(4)
@@ -78,6 +80,10 @@ class Staging:
             return None
         self._rows[at + _STATE] = USED
         return payload, bool(state & FROM_PEER)
+
+    def is_late(self) -> bool:
+        """Whether the keeper has not been seen for long: then nobody waits for what it is bringing."""
+        return bool(self._numbers[0]) and time.monotonic_ns() - self._numbers[1] > _LATE_NS
 
     def is_coming(self, key: bytes) -> bool:
         """Whether the keeper is just bringing an item. It holds the item's claim as long as it does."""
@@ -129,11 +135,16 @@ class Stager:
         """Items whose batch was taken: those that a worker has used, and the others."""
         self._numbers, self._rows = self.staging._numbers, self.staging._rows
         self._numbers[0] = 0
+        self.beat()
         self._bytes = self.staging._bytes
         self._clear()
 
     def _clear(self) -> None:
         self._bytes[PAGE:_RING_AT] = bytes(_RING_AT - PAGE)  # of a keeper that was killed, perhaps
+
+    def beat(self) -> None:
+        """The keeper is at work."""
+        self._numbers[1] = time.monotonic_ns()
 
     @property
     def bytes_staged(self) -> int:

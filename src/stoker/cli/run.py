@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         metavar="HOST:PORT,...",
-        help="with --cache: hosts of this job give each other what their caches hold, before storage is read; all hosts are "
+        help="with --cache: hosts of this job give each other what their caches hold, before storage is read; all are "
         "named, this one among them, and share a secret (docs/peers.md)",
     )
     parser.add_argument(

@@ -98,7 +98,7 @@ class Abroad:
 
     def state(self) -> list[dict[str, Any]]:
         """What others may see of it."""
-        found = [{"peers": peers, "trouble": trouble} for peers, trouble in self._trouble.items()]
+        found: list[dict[str, Any]] = [{"peers": peers, "trouble": trouble} for peers, trouble in self._trouble.items()]
         for (peers, _), (peering, _) in list(self._peerings.items()):
             stats = peering.stats()
             hosts = {

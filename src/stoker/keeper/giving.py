@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stoker.cache import stores
-from stoker.cache.store import KEY_BYTES, Store
+from stoker.cache.store import Store
+from stoker.cache.walking import KEY_BYTES
 from stoker.memory import Bytes
 from stoker.wire.frames import Held, Told
 from stoker.wire.items import Use

@@ -187,6 +187,8 @@ class House:
         if at - self._looked_at < _LOOK_S:
             return False
         self._looked_at = at
+        for queue in list(self._queues.values()):
+            queue.bringing.stager.beat()
         with self._changed:
             governed = [queue for queue in self._queues.values() if queue.about["governed"]]
             loops = [queue.loop_s for queue in governed if queue.loop_s]

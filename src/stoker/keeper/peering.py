@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stoker.cache.store import KEY_BYTES
+from stoker.cache.walking import KEY_BYTES
 from stoker.keeper.directory import Directory, Numbers, numbers_of
 from stoker.keeper.giving import Gifts
 from stoker.meter import now

@@ -58,6 +58,7 @@ class LoaderQueue:
 
     def add(self, number: int, indices: Indices, taken: int, waited_s: float, at: float) -> None:
         """A batch is ordered, and so many are taken by now."""
+        self.bringing.stager.beat()
         self.works.append(_Queued(number, indices))
         if taken > self.taken:
             if self._last is not None:
