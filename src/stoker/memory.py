@@ -5,10 +5,14 @@ filled: only touched pages cost memory, so everything that needs room has an off
 nothing is ever moved. Each process maps the ranges that it uses as `Mapping`s. No file system bounds it (most containers
 give /dev/shm 64 MB), and a crash leaves nothing behind. If it grows too much, the kernel's OOM killer comes: ask
 `host.headroom` before new pages are touched.
+
+Where `memfd_create` is refused (a seccomp filter, perhaps), the file without a name lies in /dev/shm, and is bound by that.
+When /dev/shm is full, the kernel kills a process that touches a new page: `reserve` the pages before.
 """
 
 import ctypes
 import errno
+import functools
 import mmap
 import os
 import sys
@@ -44,6 +48,7 @@ _PUNCH_HOLE_KEEP_SIZE = 2 | 1
 _MADV_POPULATE_WRITE = 23
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _FAILED = ctypes.c_void_p(-1).value
+_BOUNDED_BY = "/dev/shm"
 
 
 def keep_freed(limit_bytes: int = 64 << 20) -> None:
@@ -77,19 +82,31 @@ class _File:
 
 
 def nameless_file() -> int:
-    """A descriptor of memory that has no name. Raises ResourceError where there is none.
-
-    No file of /dev/shm or another file system replaces it: when that is full, a process that touches a new page is killed.
-    """
+    """A descriptor of memory that has no name. Raises ResourceError where there is none."""
     try:
-        return os.memfd_create("stoker", os.MFD_CLOEXEC)
+        return os.open(_BOUNDED_BY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600) if is_bounded() else _memfd()
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             raise
         raise ResourceError(
-            f"shared memory without a name cannot be had here (memfd_create: {error.strerror}): allow it in the seccomp "
-            "profile of the container, use num_workers=0, or set STOKER_DISABLE=1"
+            f"shared memory without a name cannot be had here, neither by memfd_create nor in {_BOUNDED_BY} "
+            f"({error.strerror}): allow memfd_create in the seccomp profile of the container, use num_workers=0, or set "
+            "STOKER_DISABLE=1"
         ) from error
+
+
+def _memfd() -> int:
+    return os.memfd_create("stoker", os.MFD_CLOEXEC)
+
+
+@functools.cache
+def is_bounded() -> bool:
+    """Whether memory without a name lies in /dev/shm, because the kernel refuses other."""
+    try:
+        os.close(_memfd())
+    except OSError as error:
+        return error.errno not in (errno.EMFILE, errno.ENFILE)
+    return False
 
 
 class Memory:
@@ -113,6 +130,20 @@ class Memory:
         """Make a range visible in this process."""
         file = self._file  # held meanwhile
         return Mapping(-1 if file is None else file.descriptor, offset, length)
+
+    def reserve(self, offset: int, length: int) -> None:
+        """Take the pages of a range that is about to be touched. Raises ResourceError if /dev/shm has no room for it."""
+        file = self._file  # held meanwhile
+        if file is None or length <= 0 or not is_bounded():
+            return
+        try:
+            os.posix_fallocate(file.descriptor, offset, length)
+        except OSError as error:
+            raise ResourceError(
+                f"{_BOUNDED_BY} has no room for {length:,} bytes of a batch ({error.strerror}): make it larger "
+                "(`docker run --shm-size`), allow memfd_create in the seccomp profile of the container, or lower "
+                "batch_size, num_workers or prefetch_factor"
+            ) from error
 
     def discard(self, offset: int, length: int) -> None:
         """Give the pages of a range back to the system, unless closed. They read as zeros from then on, everywhere."""
@@ -142,6 +173,7 @@ class Flag:
 
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory or Memory(PAGE)
+        self._memory.reserve(0, PAGE)
         self._byte = self._memory.map(0, PAGE).view()[:1]
 
     def set(self) -> None:
@@ -162,6 +194,9 @@ class PrivateMemory:
     def map(self, offset: int, length: int) -> "Mapping":
         """New memory."""
         return Mapping(None, offset, length)
+
+    def reserve(self, offset: int, length: int) -> None:
+        """Do nothing: it is not bound by a file system."""
 
     def discard(self, offset: int, length: int) -> None:
         """Do nothing: a range keeps no pages after its mapping is gone."""

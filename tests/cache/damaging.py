@@ -1,10 +1,14 @@
 """Damage to the store of a cache, and runs that have to bear it."""
 
+import faulthandler
 import os
 import random
 import shutil
+import signal
 import struct
-from collections.abc import Callable
+import sys
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tests.cache.requests import Numbered
@@ -14,7 +18,7 @@ from stoker.cache.cached import Cache, Ruling
 
 ITEMS, ROOM = 240, 4_000_000
 PAGE = 4096
-LEAF = 2
+BRANCH, LEAF, META = 1, 2, 8
 
 
 class Mixed(Numbered):
@@ -149,3 +153,83 @@ def damaged_runs(template: Path, place: Path, count: int, seed: int) -> list[str
             wrong.append(f"{way.__name__} number {number} of seed {seed}: {code}")
         shutil.rmtree(copy)
     return wrong
+
+
+def cut_and_lengthen(folder: Path, rng: random.Random) -> None:
+    """Cut the file, and make it as long as before: zeros take the place of what was there."""
+    size = (folder / "data.mdb").stat().st_size
+    os.truncate(folder / "data.mdb", rng.randrange(2, size // PAGE) * PAGE)
+    os.truncate(folder / "data.mdb", size)
+
+
+def tear(folder: Path, rng: random.Random) -> None:
+    """Write random bytes into half of the pages that the tree consists of."""
+    with (folder / "data.mdb").open("r+b") as file:
+        for page in range(0, os.fstat(file.fileno()).st_size, PAGE):
+            (flags,) = struct.unpack("<H", os.pread(file.fileno(), 2, page + 10))
+            if flags in (BRANCH, LEAF, META) and rng.random() < 0.5:
+                for _ in range(rng.choice([1, 2, 5])):
+                    place = page + rng.choice([rng.randrange(16), rng.randrange(120), rng.randrange(PAGE)])
+                    os.pwrite(file.fileno(), rng.randbytes(rng.choice([1, 1, 2, 8])), place)
+
+
+def overwrite(folder: Path, rng: random.Random) -> None:
+    """The store alone: lock.mdb has LMDB's locks in it, as memory has, and a lock that seems to be held is waited for."""
+    (folder / "data.mdb").write_bytes(rng.randbytes(rng.choice([0, 10, 5000, 100_000])))
+
+
+def make_all_values_endless(folder: Path, _: random.Random) -> None:
+    make_values_endless(folder)
+
+
+UNDER_A_JOB: list[Callable[[Path, random.Random], None]] = [
+    truncate, cut_and_lengthen, tear, flip, zero, exchange, tear, overwrite, tear, make_all_values_endless,
+]  # fmt: skip
+
+
+def torn_runs(place: Path, numbers: Iterable[int], seed: int) -> list[str]:
+    """Damage a store under the process that uses it, in one way after another; what went wrong.
+
+    The process ends with the right bytes, or by a signal with words that name the store. The next one has the right bytes.
+    """
+    wrong = []
+    for number in numbers:
+        rng = random.Random(f"{seed} {number}")
+        way = UNDER_A_JOB[number % len(UNDER_A_JOB)]
+        shelf, words = place / str(number), place / f"{number}.words"
+        code = _in_a_child(lambda shelf=shelf, way=way, rng=rng: _run_while_torn(shelf, way, rng), words)
+        names_it = f"the cache in {shelf}" in words.read_text()
+        ends_well = not code or (code in (-signal.SIGBUS, -signal.SIGSEGV, -signal.SIGABRT) and names_it)
+        again = _in_a_child(lambda shelf=shelf: fetch_all(Cache("numbers", ROOM, shelf)), words)
+        if not ends_well or again:
+            wrong.append(f"{way.__name__} number {number} of seed {seed}: {code}, then {again}")
+        shutil.rmtree(shelf)
+    return wrong
+
+
+def _run_while_torn(shelf: Path, way: Callable[[Path, random.Random], None], rng: random.Random) -> None:
+    faulthandler.disable()  # pytest has enabled it, for another file
+    cache = Cache("numbers", ROOM, shelf)
+    fetch_all(cache)
+    assert cache.folder is not None
+    way(cache.folder, rng)
+    fetch_all(cache)
+    fetch_all(cache, ITEMS, 2 * ITEMS, Ruling(range(16), Mixed(range(40, 140)).keys))
+    fetch_all(cache)
+
+
+def _in_a_child(act: Callable[[], None], words: Path) -> int:
+    """How a process ends that does something, and writes its words to a file: 0, 1 with an error, or the signal."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            sys.stderr = words.open("w")
+            act()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

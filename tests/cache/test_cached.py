@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import pickle
+import random
 import shutil
 import signal
 import threading
@@ -15,8 +16,10 @@ import pytest
 from tests.cache.requests import Numbered, fill, run_epochs
 from tests.tries import HANG_S
 
-from stoker.cache import claims
+from stoker.cache import claims, stores
 from stoker.cache.cached import Cache, Ruling
+from stoker.cache.inspection import NUMBER, USED
+from stoker.cache.shelf import Shelf
 
 _fork = multiprocessing.get_context("fork")
 ITEMS, ROOM, SIZE = 400, 140, 1000
@@ -314,3 +317,55 @@ def test_workers_that_outlive_their_job_forget_nothing(shelf_dir: Path) -> None:
     for _ in range(6):
         cache.fetch(Numbered(range(100)))
     assert cache.tally.take()[:2] == (600, 100)
+
+
+@pytest.mark.parametrize("sum_of_all", [b"", b"123", NUMBER.pack(0)], ids=["none", "short", "too small"])
+def test_a_store_that_says_something_else_than_it_has(shelf_dir: Path, sum_of_all: bytes) -> None:
+    cache = Cache("numbers", 10_000, shelf_dir)
+    cache.fetch(Numbered(range(5)))
+    assert cache.folder is not None
+    with stores.visiting(cache.folder) as store, store._environment.begin(write=True) as transaction:
+        transaction.put(USED, sum_of_all)
+    request = Numbered(range(5, 9))
+    advice = Ruling(range(4), Numbered(range(5)).keys)
+    assert cache.fetch(request, advice) == [request.payload(number) for number in request.ids]
+    counts = cache.tally.take()
+    assert counts[5] == 1
+    assert f"the cache in {cache.folder} is damaged" in counts[6]
+    cache.close()
+    assert "is damaged" in Cache("numbers", 10_000, shelf_dir).tally.take()[6]
+
+
+def _come_and_go(directory: Path, seed: int, budgets: list[int], wrong: Any) -> None:
+    rng = random.Random(seed)
+    for _ in range(12):
+        cache = Cache("numbers", rng.choice(budgets), directory)
+        for _ in range(4):
+            request = Numbered([rng.randrange(60) for _ in range(8)])
+            if cache.fetch(request) != [request.payload(number) for number in request.ids]:
+                wrong.put("wrong bytes")
+        stats = cache.stats()
+        if stats is not None and stats.payload_bytes > max(budgets):
+            wrong.put(f"{stats.payload_bytes:,} bytes")
+        if rng.random() < 0.3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        cache.close()
+
+
+def test_a_race_of_budgets(shelf_dir: Path) -> None:
+    """Eight processes come and go with budgets of their own, or are killed: the budget of those that live holds."""
+    budgets = [2000, 5000, 9000, 20_000]
+    wrong = _fork.SimpleQueue()
+    jobs = [_fork.Process(target=_come_and_go, args=(shelf_dir, seed, budgets, wrong)) for seed in range(8)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(HANG_S)
+        assert job.exitcode in (0, -signal.SIGKILL)
+    assert wrong.empty(), wrong.get()
+    last = Cache("numbers", 3000, shelf_dir)
+    assert last.tally.take()[5] == 0
+    stats = last.stats()
+    assert stats is not None
+    assert stats.payload_bytes <= 3000
+    assert [found.jobs for found in Shelf(shelf_dir).caches()] == [1]

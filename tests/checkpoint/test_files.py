@@ -1,7 +1,9 @@
 """What is on disk: any damage is noticed, and after a crash at any moment the newest durable checkpoint is found."""
 
+import builtins
 import contextlib
 import errno
+import io
 import itertools
 import json
 import os
@@ -12,6 +14,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from hypothesis import strategies as st
 from stoker.checkpoint import restoring
 from stoker.checkpoint.disk import Disk
 from stoker.checkpoint.files import Damaged, Directory
+from stoker.checkpoint.persist import Persister
 from stoker.checkpoint.ranks import Alone
 from stoker.checkpoint.snapshot import state_of
 from stoker.cli import main
@@ -292,6 +296,53 @@ def test_an_error_at_any_call_of_a_save_leaves_what_was_there(tmp_path: Path, er
                 save(Directory(tmp_path), 1)
     assert at > 6
     assert newest_whole(Directory(tmp_path)) == 2
+
+
+CALLS = ["open", "write", "fsync", "close", "rename", "unlink", "listdir", "stat", "fstat", "utime", "posix_fadvise"]
+
+
+class FailingCalls:
+    """Lets one of the calls to the system fail, whoever makes it: on the way of a save, of reading back, of pruning."""
+
+    def __init__(self, at: int, error: int, patch: pytest.MonkeyPatch) -> None:
+        self.left, self.error = at, error
+        for name in CALLS:
+            patch.setattr(os, name, partial(self._call, getattr(os, name), name))
+        patch.setattr(io, "open", partial(self._call, io.open, "open"))
+        patch.setattr(builtins, "open", partial(self._call, builtins.open, "open"))
+
+    def _call(self, real: Any, name: str, *arguments: Any, **named: Any) -> Any:
+        self.left -= 1
+        if self.left == -1:
+            if name == "close":
+                real(*arguments)  # as the kernel does it
+            raise OSError(self.error, os.strerror(self.error))
+        return real(*arguments, **named)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+def test_an_error_of_any_system_call_of_a_save_loses_nothing(error: int) -> None:
+    place = Path(tempfile.mkdtemp(dir="/dev/shm"))  # a disk would take long for so many saves
+    memory = os.memfd_create("snapshot")
+    os.write(memory, content(2))
+    asked = {"save": 2, "bytes": 1088 + 64, "lengths": LENGTHS, "document": {"step": 2}, "kept": False}
+    asked |= {"prune": None, "spared": []}
+    for at in itertools.count():
+        shutil.rmtree(place)
+        place.mkdir()
+        save(Directory(place), 1)
+        with pytest.MonkeyPatch.context() as patch:
+            calls = FailingCalls(at, error, patch)
+            reply = Persister(Directory(place), memory, 1).carry_out(asked)
+        assert newest_whole(Directory(place)) == 2 if "saved" in reply else newest_whole(Directory(place)) in (1, 2)
+        again = Persister(Directory(place), memory, 1).carry_out({**asked, "save": 3, "document": {"step": 3}})
+        assert "saved" in again, again
+        assert len(list(place.iterdir())) == 2  # nothing is left of what had failed
+        if calls.left >= 0:
+            break  # there are not so many calls
+    assert at > 30
+    os.close(memory)
+    shutil.rmtree(place)
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:

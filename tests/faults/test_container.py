@@ -44,13 +44,30 @@ def test_without_a_usable_dev_shm(memory_limit: Path) -> None:
     assert "LoaderStats(batches=30, samples=6000" in out
 
 
-def test_without_memfd_it_is_said_what_to_do(memory_limit: Path) -> None:
-    options = ["--no", "memfd_create,pidfd_open"]
-    code, _, errors = confined(memory_limit, options, str(SCRIPTS / "readme.py"), "2")
-    assert code == 1
-    assert "allow it in the seccomp profile of the container, use num_workers=0" in errors.splitlines()[-1]
-    code, _, errors = confined(memory_limit, options, str(SCRIPTS / "readme.py"), "0")
+NO_MEMFD = ["--no", "memfd_create,pidfd_open"]
+
+
+@pytest.mark.parametrize("script", ["readme.py", "everything.py"])
+def test_without_memfd_batches_lie_in_dev_shm(memory_limit: Path, script: str) -> None:
+    code, out, errors = confined(memory_limit, NO_MEMFD, str(SCRIPTS / script), "2")
     assert code == 0, errors
+    assert script != "readme.py" or "LoaderStats(batches=30, samples=6000" in out
+
+
+@pytest.mark.parametrize(
+    ("shm", "said"),
+    [
+        ("size=3m,mode=1777", "/dev/shm has no room for"),
+        ("ro,size=4k,mode=0555", "neither by memfd_create nor in /dev/shm (Read-only file system)"),
+    ],
+    ids=["small", "read-only"],
+)
+def test_without_memfd_and_without_room_it_is_said_what_to_do(memory_limit: Path, shm: str, said: str) -> None:
+    code, _, errors = confined(memory_limit, [*NO_MEMFD, "--shm", shm], str(SCRIPTS / "readme.py"), "2")
+    assert code == 1  # and by no signal
+    error = [line for line in errors.splitlines() if "ResourceError" in line][-1]
+    assert said in error
+    assert "allow memfd_create in the seccomp profile of the container" in error
 
 
 def test_without_pidfd(memory_limit: Path) -> None:
@@ -62,7 +79,7 @@ def test_without_pidfd(memory_limit: Path) -> None:
     ("options", "said"),
     [
         ([], ["0.062 GiB free", "GiB available to this process", "workers end at once"]),
-        (["--no", "memfd_create,pidfd_open"], ["memfd_create: Operation not permitted", "pidfd_open is refused"]),
+        (NO_MEMFD, ["memfd_create is refused", "pidfd_open is refused"]),
         (["--shm", "ro,size=4k,mode=0555"], ["cannot be written"]),
     ],
     ids=["usual", "no memfd or pidfd", "no /dev/shm"],

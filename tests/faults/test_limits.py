@@ -120,3 +120,13 @@ def test_a_worker_that_the_oom_killer_ends_is_an_error_that_says_so(memory_limit
     outcome = subprocess.run(["sh", "-c", words, "sh", _GREEDY], capture_output=True, text=True, timeout=HANG_S)
     assert outcome.returncode == 1, outcome
     assert "killed by signal: Killed" in outcome.stderr
+
+
+def test_little_address_space() -> None:
+    """Memory is mapped far beyond what is used of it, but not where `ulimit -v` forbids it."""
+    script = Path(__file__).parents[1] / "scripts" / "everything.py"
+    words = f'ulimit -v 5000000; exec "{sys.executable}" "{script}"'
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=HANG_S)
+    assert done.returncode == 0, done.stderr
+    assert "cache 24" in done.stdout
+    assert done.stdout.splitlines()[-1] == "checkpoints"

@@ -109,6 +109,27 @@ def test_where_there_is_no_other_place_it_is_refused_and_the_owner_named(places:
     assert not list(elsewhere.iterdir())
 
 
+def test_without_dev_shm_the_other_place_is_used(places: tuple[Path, Path]) -> None:
+    first, other = places
+    first.parent.rmdir()
+    with stoker.DataLoader(Numbers(), 2, group="test-own") as loader:
+        assert len(list(loader)) == 4
+        assert (other / "groups" / "test-own").is_dir()
+
+
+def test_without_any_place_it_is_said_what_to_do(places: tuple[Path, Path]) -> None:
+    first, other = places
+    first.parent.rmdir()
+    other.parent.rmdir()
+    with pytest.raises(ResourceError, match=rf"no place for the group 'test-own': {first.parent} is missing.*tmpfs"):
+        stoker.DataLoader(Numbers(), 2, group="test-own")
+    assert "No such file" in Cache("data", 1000).tally.take()[6]
+    with stoker.DataLoader(Numbers(), 2) as loader:
+        assert len(list(loader)) == 4
+    assert not Shelf().caches()
+    assert not live.loaders()
+
+
 _COMMANDS = """
 import sys
 from pathlib import Path

@@ -2,8 +2,11 @@
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from stoker import checksum
 from stoker.memory import Bytes
@@ -86,3 +89,46 @@ def pair() -> tuple[Channel, Channel]:
     session = handshake.ask(SECRET, b"a" * 16, one, "there")
     thread.join()
     return Channel(one, session), Channel(other, sessions[0])
+
+
+class ServerProcess:
+    """A server that can be stopped, killed and started again at its address."""
+
+    def __init__(self) -> None:
+        self.address = ("127.0.0.1", 0)
+        self._start()
+
+    def _start(self) -> None:
+        command = [sys.executable, "-c", _SERVE, str(self.address[1])]
+        root = Path(__file__).parents[2]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+        assert self._process.stdout is not None
+        self.address = ("127.0.0.1", int(self._process.stdout.readline()))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        with self._process:
+            self._process.kill()
+
+    def start_again(self) -> None:
+        self.kill()
+        self._start()
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+_SERVE = """
+import sys
+from tests.wire.kept import SECRET, Kept
+from stoker.wire.server import Server
+with Server(("127.0.0.1", int(sys.argv[1])), Kept(50, 100_000), SECRET) as server:
+    print(server.address[1], flush=True)
+    sys.stdin.read()
+"""

@@ -19,7 +19,7 @@ from stoker import checksum
 from stoker.cache import pages, walking
 from stoker.cache.claims import Claims
 from stoker.cache.crash import name_at_crash
-from stoker.cache.inspection import NUMBER, USED, WRITER, StoreStats, look_through, occupied_bytes
+from stoker.cache.inspection import NUMBER, USED, WRITER, StoreDamagedError, StoreStats, look_through, occupied_bytes
 from stoker.cache.walking import KEY_BYTES
 from stoker.extras import CACHE
 from stoker.host.headroom import headroom_bytes
@@ -107,9 +107,15 @@ class Store:
         self._check_file()
         try:
             with self.lock, self._environment.begin() as transaction:
-                return _used(transaction)
+                return self._used(transaction)
         except lmdb.Error as error:
             raise _failure(self.folder, error) from error
+
+    def _used(self, transaction: Any) -> int:
+        found = transaction.get(USED)
+        if found is not None and len(found) != NUMBER.size:
+            raise StoreDamagedError(f"the cache in {self.folder} is damaged: it does not say how much is in it")
+        return 0 if found is None else int(NUMBER.unpack(found)[0])
 
     def _check_file(self) -> None:
         """Check that the file was not cut: LMDB maps it, and the kernel kills a process that reads beyond its end."""
@@ -141,7 +147,7 @@ class Store:
         try:
             with self.lock, self._environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
                 use([cursor.value() if cursor.set_range(key) and cursor.key()[: len(key)] == key else None for key in keys])
-        except lmdb.Error as error:
+        except (lmdb.Error, SystemError) as error:
             raise _failure(self.folder, error) from error
 
     def names(self, after: bytes, limit: int) -> tuple[int, list[bytes]]:
@@ -150,7 +156,7 @@ class Store:
         try:
             with self.lock, self._environment.begin() as transaction:
                 return transaction.id(), walking.names_after(transaction, after, limit)
-        except lmdb.Error as error:
+        except (lmdb.Error, SystemError) as error:
             raise _failure(self.folder, error) from error
 
     def put(
@@ -187,7 +193,7 @@ class Store:
         kept = 0
         try:
             with self._environment.begin(write=True) as transaction:
-                used = before = _used(transaction)
+                used = before = self._used(transaction)
                 for key in evict:
                     used -= walking.delete_versions(transaction, key[:KEY_BYTES], None)
                 if budget_bytes:
@@ -200,12 +206,14 @@ class Store:
                     if transaction.put(key, payload if is_sealed else seal(key, payload), overwrite=False):
                         used += size
                         kept += 1
+                if used < 0:
+                    raise StoreDamagedError(f"the cache in {self.folder} is damaged: items are longer than it says")
                 if used != before or kept:
                     transaction.put(USED, NUMBER.pack(used))
         except (lmdb.DiskError, lmdb.MapFullError, lmdb.MemoryError) as error:
             raise StoreFullError(f"{self.folder} has no room left ({error})") from error
-        except lmdb.Error as error:
-            raise _failure(self.folder, error) from error
+        except (lmdb.Error, SystemError) as error:  # its cursors raise SystemError where a tree is torn
+            raise _failure(self.folder, error.__cause__ or error) from error
         return kept
 
     def _look_for_room(self, size: int) -> None:
@@ -302,7 +310,7 @@ def _opened_environment(folder: Path) -> Any:
             raise _failure(folder, error) from error
 
 
-def _failure(folder: Path, error: Exception) -> OSError:
+def _failure(folder: Path, error: BaseException) -> OSError:
     return OSError(f"{folder}: {error}")
 
 
@@ -313,8 +321,3 @@ def _allocate(path: Path, size: int) -> None:
         os.posix_fallocate(descriptor, 0, size)
     finally:
         os.close(descriptor)
-
-
-def _used(transaction: Any) -> int:
-    found = transaction.get(USED)
-    return 0 if found is None else int(NUMBER.unpack(bytes(found))[0])

@@ -1,5 +1,7 @@
 """A checkpoint as a file that other programs read."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +9,16 @@ import torch
 
 from stoker.checkpoint.files import Manifest
 from stoker.checkpoint.snapshot import state_of
+from stoker.errors import CheckpointError
 from stoker.extras import EXPORT
 
 
 def as_torch_file(path: Path, manifest: Manifest, contents: list[bytearray], part: str | None) -> None:
     """For `torch.load(path, weights_only=True)`: one part's state, or all by name, with the step."""
     states, _ = state_of(manifest.document, contents)
-    torch.save(states[part] if part is not None else {**states, "step": manifest.step}, path)
+    state = states[part] if part is not None else {**states, "step": manifest.step}
+    with _whole_or_not_at_all(path), path.open("xb") as file:  # given a path, torch does not say why it cannot write
+        torch.save(state, file)
 
 
 def as_safetensors(path: Path, manifest: Manifest, contents: list[bytearray], part: str | None) -> None:
@@ -28,7 +33,19 @@ def as_safetensors(path: Path, manifest: Manifest, contents: list[bytearray], pa
     for name, tensor in tensors.items():  # the format knows no two names for one tensor
         tensors[name] = tensor.clone().contiguous() if tensor.data_ptr() in seen else tensor.contiguous()
         seen.add(tensor.data_ptr())
-    save_file(tensors, path, metadata={"step": str(manifest.step), "format": "pt"})
+    with _whole_or_not_at_all(path):
+        save_file(tensors, path, metadata={"step": str(manifest.step), "format": "pt"})
+
+
+@contextlib.contextmanager
+def _whole_or_not_at_all(path: Path) -> Iterator[None]:
+    """Remove a file that cannot be written to its end. Raises CheckpointError, which says why."""
+    try:
+        yield
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"{path} cannot be written: {why}") from error
 
 
 def _collect(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> None:

@@ -88,7 +88,9 @@ class Writer:
                     f"{max(0, headroom_bytes()) >> 20:,} MiB are available"
                 )
             self._mapping = None
-            self._mapping = self.memory.map(0, max(4096, 1 << (length - 1).bit_length() if length < 1 << 20 else length))
+            length = max(4096, 1 << (length - 1).bit_length() if length < 1 << 20 else length)
+            self.memory.reserve(0, length)
+            self._mapping = self.memory.map(0, length)
         return self._mapping
 
     def save(

@@ -78,9 +78,14 @@ def enter(
     except folders.NotOwnError as error:
         raise ResourceError(f"no place for the group {name!r}: {error}") from None
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            raise no_room(name) from None
+        place = folders.home().parent
+        if os.access(place, os.W_OK):
             raise
-        raise no_room(name) from None
+        raise ResourceError(
+            f"no place for the group {name!r}: {place} is missing or cannot be written. Mount a tmpfs there"
+        ) from None
 
 
 def no_room(name: str) -> ResourceError:

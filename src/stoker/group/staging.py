@@ -143,6 +143,7 @@ class Staging:
         """Give back the memory of the slots that this one replaces, and check that there is enough for it."""
         for one in slot.given_back:
             self.memory.discard(one * _STRIDE, _STRIDE)
+        self.memory.reserve(slot.number * _STRIDE, slot.size)
         more = group.room.staged_bytes - before
         if more > 0 and headroom_bytes() < more + _RESERVE_BYTES:
             raise ResourceError(

@@ -2,7 +2,8 @@
 
 Everything that processes of a user find by name lies in one folder, caches, groups and records alike:
 
-    /dev/shm/stoker-UID        or, where another user has taken that name, /run/user/UID/stoker
+    /dev/shm/stoker-UID        or, where that cannot be had (another user has taken the name, or there is no /dev/shm that
+                               this user may write), /run/user/UID/stoker
 
 Anybody may make a folder, a file or a link in /dev/shm, under any name. So a folder is opened before it is used, without
 following a link, and the open file is checked: it must be a folder, this user's, and closed to others. Nothing is made in
@@ -41,6 +42,10 @@ def home() -> Path:
     try:
         check(first)
     except FileNotFoundError:
+        if not os.access(_TMPFS, os.W_OK):
+            with contextlib.suppress(OSError):
+                check(other.parent)
+                return other
         return first
     except NotOwnError as error:
         try:

@@ -16,7 +16,7 @@ from stoker.errors import ResourceError
 from stoker.host.cores import usable_cores
 from stoker.host.headroom import headroom_bytes
 from stoker.host.mounts import file_system
-from stoker.memory import Memory
+from stoker.memory import Memory, is_bounded
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -116,12 +116,16 @@ def _memory() -> Finding:
 
 
 def _anonymous_memory() -> Finding:
-    return _attempt(
+    found = _attempt(
         "shared memory",
         lambda: Memory(1 << 50).close(),
         "anonymous, not bound by /dev/shm",
         "Workers that are processes, groups and checkpoints need it.",
     )
+    if found.advice or not is_bounded():
+        return found
+    advice = "Allow it in the seccomp profile of the container, or make /dev/shm large enough for all batches under way."
+    return Finding("shared memory", "bound by the size of /dev/shm: memfd_create is refused", advice)
 
 
 def _dev_shm() -> Finding:

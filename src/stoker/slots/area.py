@@ -55,6 +55,7 @@ class Area:
             if self.stride < SMALLEST_SLOT:
                 raise ResourceError(f"files may have {limit:,} bytes only, too few for batches: raise `ulimit -f`")
         self.memory: Any = memory or Memory(self._head_bytes + self.rows * self.slots * self.stride)
+        self.memory.reserve(0, self._head_bytes)
 
     @property
     def common(self) -> int:

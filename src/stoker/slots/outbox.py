@@ -184,6 +184,7 @@ class Outbox:
     def _touch(self, slot: _Slot, end: int) -> None:
         assert slot.mapping is not None
         more = end - slot.touched
+        self._reserve(slot, slot.touched, end)
         if more >= _CHECKED_FROM_BYTES:
             self._check_headroom(more)
             slot.mapping.populate(slot.touched, end)
@@ -191,9 +192,13 @@ class Outbox:
 
     def _touch_common(self, slot: _Slot, start: int, end: int) -> None:
         assert slot.mapping is not None
+        self._reserve(slot, start, end)
         if end - start >= _CHECKED_FROM_BYTES:
             self._check_headroom(end - start)
             slot.mapping.populate(start, end)
+
+    def _reserve(self, slot: _Slot, start: int, end: int) -> None:
+        self.area.memory.reserve(self.area.offset((slot.row, slot.number)) + start, end - start)
 
     def _check_headroom(self, more: int) -> None:
         available = headroom_bytes()

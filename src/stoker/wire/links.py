@@ -17,9 +17,13 @@ from stoker.wire.channel import Channel
 from stoker.wire.frames import Frame, FrameError, Kind
 from stoker.wire.link import Asked, Link, connect
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_FIRST_PAUSE_S = 0.1
+_LONGEST_AWAY_S = 1.0
+"""The longest pause when there is no connection: an attempt delays nobody."""
+_LONGEST_LATE_S = 5.0
+"""The longest pause for a host that is connected but late, again and again: each time costs a read its deadline."""
 _GOOD_S = 10.0
-"""Who has answered well for so long is tried again at once when it fails."""
+"""Who has not been late for so long is tried again at once."""
 
 
 class Links:
@@ -131,13 +135,14 @@ class Links:
         while True:
             with self._lock:
                 self._changed.wait_for(lambda: self._is_closed or self._is_suspect or len(self._links) < self._connections)
-                if time.monotonic() - good_since > _GOOD_S:
+                is_late = self._is_suspect and bool(self._links)
+                if time.monotonic() - good_since > (_GOOD_S if is_late else _FIRST_PAUSE_S):
                     pause_s = 0.0
                 self._changed.wait_for(lambda: self._is_closed, pause_s)
                 if self._is_closed:
                     return
                 links = list(self._links)
-            pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
+            pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_LATE_S if is_late else _LONGEST_AWAY_S)
             trouble = self._mend(links)
             good_since = float("inf") if trouble else time.monotonic()
             with self._lock:
@@ -151,7 +156,8 @@ class Links:
         deadline = time.monotonic() + self._deadline_s
         pings = [Asked(Kind.PING, 0, b"", read_pong, deadline, has_place=False) for _ in links]
         for link, ping in zip(links, pings, strict=True):
-            link.ask(ping)
+            if not link.ask(ping):
+                ping.done.set()
         for link, ping in zip(links, pings, strict=True):
             if not ping.wait() or not ping.result:
                 link.end()
