@@ -20,6 +20,7 @@ KINDS = {
     "latency": "a store that makes each reader wait",
     "both": "a store that does both",
     "quota": "a store with a quota",
+    "peers": "a store that is used up by one reader, and other hosts behind a link that is",
 }
 
 
@@ -51,8 +52,11 @@ def draw(rng: random.Random, kind: str, batches: tuple[int, ...] = (4, 16, 64), 
     quota_s, transfer_s = (transfer_s, transfer_s / 10) if kind == "quota" else (0.0, transfer_s)
     cached = rng.choice([0.0, 0.0, 0.25, 0.5, 0.75, 1.0])
     misses = 1 - cached
+    peers, link_s = 0.0, 0.0
+    if kind == "peers":
+        peers, link_s = misses * rng.choice([0.25, 0.5, 0.75, 1.0]), prep_s / workers * math.exp(rng.uniform(-1.2, 1.2))
     rate = min(workers / (prep_s + misses * (latency_s + transfer_s)), cores / prep_s)
-    used_up_s = misses * max(transfer_s, quota_s)
+    used_up_s = max((misses - peers) * max(transfer_s, quota_s), peers * link_s)
     rate = min(rate, 1 / used_up_s) if used_up_s else rate
     return Pipeline(
         workers=workers,
@@ -66,6 +70,8 @@ def draw(rng: random.Random, kind: str, batches: tuple[int, ...] = (4, 16, 64), 
         quota_s=quota_s,
         hit_s=0.02 * prep_s,
         cached=cached,
+        peers=peers,
+        link_s=link_s,
         spread=rng.choice([0.0, 0.3, 0.6, 1.0]),
         loop_on_core=on_core and cores > 1,
     )
@@ -75,9 +81,11 @@ def compare(pipeline: Pipeline, samples: int = SAMPLES) -> Case:
     """Simulate it, and predict it from its stages."""
     batches = max(100, samples // pipeline.batch)
     rates = pipeline.measured(batches // 2)
-    misses = 1 - pipeline.cached
-    minimum = min(rates.gpu, rates.prep, rates.storage / misses if misses else math.inf)
-    model = predict(rates, Share(cached=pipeline.cached)).rate
+    misses, network = 1 - pipeline.cached - pipeline.peers, 1 / pipeline.link_s if pipeline.peers else None
+    minimum = min(rates.gpu, rates.prep, rates.storage / misses if misses > 1e-9 else math.inf)
+    if network is not None:
+        minimum = min(minimum, network / pipeline.peers)
+    model = predict(rates, Share(cached=pipeline.cached, peers=pipeline.peers, network=network)).rate
     return Case(pipeline, pipeline.rate(batches, 5), model, minimum)
 
 

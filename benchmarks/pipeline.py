@@ -34,6 +34,10 @@ class Pipeline:
     """The time that a quota allows for one sample, on average: what is due for a slice of time comes at once."""
     hit_s: float = 0.0
     cached: float = 0.0
+    peers: float = 0.0
+    """The part of all samples that other hosts send."""
+    link_s: float = 0.0
+    """The network's time for one of them, one after the other."""
     spread: float = 0.0
     """Standard deviation of the times of a sample, relative to their mean."""
     loop_on_core: bool = False
@@ -46,7 +50,7 @@ class Pipeline:
     def measured(self, batches: int = 400) -> Rates:
         """What an analysis would find: every stage alone, at one worker and at all."""
         counts = sorted({1, *(2**power for power in range(1, 4) if 2**power < self.workers), self.workers})
-        alone = replace(self, compute_s=0.0, cached=0.0)
+        alone = replace(self, compute_s=0.0, cached=0.0, peers=0.0)
         reading = {n: replace(alone, workers=n, prep_s=0.0).rate(batches, 1) for n in counts}
         preparing = {n: replace(alone, workers=n, cached=1.0).rate(batches, 2) for n in counts}
         rest_s = max(1 / preparing[1], 1 / reading[1])
@@ -75,7 +79,7 @@ class _Run:
         self.rng = rng
         self.events: list[tuple[float, int, int, str]] = []
         self.cores = [0.0] * pipeline.cores
-        self.store_free_s = 0.0
+        self.store_free_s = self.link_free_s = 0.0
         self.slice, self.due = 0, 0.0
         self.computing = 0
         self.done: set[int] = set()
@@ -112,8 +116,12 @@ class _Run:
         self.put(at_s, worker, "begin")
 
     def begin(self, now: float, worker: int) -> None:
-        if self.rng.random() < self.p.cached:
+        place = self.rng.random()
+        if place < self.p.cached:
             self.prepare(now, worker, self.p.hit_s)
+        elif place < self.p.cached + self.p.peers:
+            self.link_free_s = max(now, self.link_free_s) + self.p.link_s
+            self.put(self.link_free_s, worker, "prepare")
         elif self.p.latency_s:
             self.put(now + self.time_s(self.p.latency_s), worker, "transfer")
         else:

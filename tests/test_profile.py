@@ -65,6 +65,14 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
+def test_what_peers_give_is_written_only_where_it_was_measured() -> None:
+    """So that who knows no peers can read all other documents."""
+    assert "peer" not in Profile.of_document(SMALLEST).document()["rates"]
+    measured = Profile.of_document(changed("rates", "peer", value=300.0))
+    assert measured.rates.peer == measured.document()["rates"]["peer"] == 300.0
+    assert Profile.of_document(measured.document()) == measured
+
+
 def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)

@@ -54,6 +54,8 @@ class Rates:
     """Taking finished batches from the loader to the device, with nothing else in the loop; 0 costs nothing."""
     spread: float = 0.3
     """Standard deviation of a sample's time of reading and preparing, relative to the mean."""
+    peer: float = field(default=0.0, metadata={"is_left_out": True})
+    """Reading from another host's cache, without preparing, by `workers` readers; 0 is unknown, and not written."""
 
     def __post_init__(self) -> None:
         _check_numbers(self, "rates")
@@ -294,7 +296,8 @@ def _read_object(kind: Any, value: object, where: str) -> Any:
 
 def _written(value: Any) -> Any:
     if is_dataclass(value):
-        return {item.name: _written(getattr(value, item.name)) for item in fields(value)}
+        told = [item for item in fields(value) if not item.metadata.get("is_left_out") or getattr(value, item.name)]
+        return {item.name: _written(getattr(value, item.name)) for item in told}
     if isinstance(value, Mapping):
         return {str(key): part for key, part in value.items()}
     if isinstance(value, tuple):

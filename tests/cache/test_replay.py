@@ -46,6 +46,29 @@ def test_foresight_equals_a_search(epochs: list[list[int]], horizon: int, rng: r
     assert len(drawn) == len(set(drawn))
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 6), max_size=8), min_size=3, max_size=3), st.randoms(use_true_random=False))
+def test_uses_may_be_made_in_another_order(epochs: list[list[int]], rng: random.Random) -> None:
+    foresight, in_order = (Foresight(lambda epoch: np.array(epochs[epoch], np.int64), 1) for _ in range(2))
+    for epoch in (0, 1):
+        foresight.begin(epoch)
+        in_order.begin(epoch)
+        assert [foresight.at(place) for place in range(17)] == (epochs[epoch] + epochs[epoch + 1] + [None] * 17)[:17]
+        for key in range(7):
+            after = foresight.use_after_next(key)
+            if epochs[epoch].count(key) > 1:
+                assert after == (epoch << 40) + [place for place, used in enumerate(epochs[epoch]) if used == key][1]
+            elif key in epochs[epoch]:
+                assert after == ((epoch + 1 << 40) + epochs[epoch + 1].index(key) if key in epochs[epoch + 1] else FAR)
+            else:
+                assert after == FAR
+        for key in rng.sample(epochs[epoch], len(epochs[epoch])):
+            foresight.use(key)
+        in_order.advance(len(epochs[epoch]))
+        foresight.use(rng.randint(0, 6))  # a straggler's, of the epoch before
+        assert [foresight.next_use(key) for key in range(8)] == [in_order.next_use(key) for key in range(8)]
+
+
 def test_a_share_is_what_a_process_takes() -> None:
     order = Drawn(10, seed=3)
     shares = [taken(order, reader, 4)(5).tolist() for reader in range(4)]

@@ -79,6 +79,20 @@ def test_a_table_for_people_has_its_columns_in_line(path: str, capsys: Captured)
     assert "16 workers, 35% cached, storage x 3, device x 1.5" in lines[2]
 
 
+def test_several_hosts(path: str, capsys: Captured) -> None:
+    document = asked(path, capsys, "--hosts", "2,4", "--cache", "25%", "--network", "125MB/s")
+    assert [row["peers"] for row in document["asked"]] == [0.25, 0.75]
+    two, four = document["hosts"]
+    assert (four["hosts"], four["tiers"]) == (4, {"here": 0.25, "peer": 0.75, "storage": 0.0})
+    assert two["rate"] < four["rate"] == pytest.approx(4 * document["asked"][1]["rate"])
+    assert four["without_peers"] < four["rate"]
+    assert main(["whatif", path, "--hosts", "4", "--cache", "0.25", "--network", "125MB/s"]) == 0
+    text = capsys.readouterr().out
+    assert "4 hosts, 2 workers, 25% cached, 75% from other hosts" in text
+    assert "From a host's own cache 25%, from other hosts 75% (" in text
+    assert "Smallest cache" not in text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -90,6 +104,10 @@ def test_a_table_for_people_has_its_columns_in_line(path: str, capsys: Captured)
         (["--storage", "530MB"], "--storage is text such as '530MB/s'"),
         (["--gpu", "-1"], "gpu must be more than 0"),
         (["--gpu", "nan"], "--gpu is a finite number"),
+        (["--hosts", "0"], "--hosts is a number from 1"),
+        (["--hosts", "2", "--cache", "0.5"], "give the rate of their links by --network"),
+        (["--network", "1GB/s"], "say how many there are by --hosts"),
+        (["--hosts", "2", "--network", "1Gbit"], "--network is text such as '530MB/s'"),
     ],
 )
 def test_wrong_use_is_one_line(path: str, capsys: Captured, options: list[str], message: str) -> None:

@@ -219,8 +219,9 @@ shares = st.builds(
 
 
 @settings(deadline=None)
-@given(told, shares)
-def test_predictions_are_sane(rates: Rates, share: Share) -> None:
+@given(told, shares, st.floats(0, 1), st.floats(1, 1e5))
+def test_predictions_are_sane(rates: Rates, share: Share, part: float, network: float) -> None:
+    share = replace(share, peers=part * (1 - share.cached), network=network)
     seen = predict(rates, share, Confidence(0.05, 0.05, 0.05, 0.05))
     assert 0 < seen.rate <= seen.gpu * (1 + 1e-9)
     assert seen.low <= seen.rate <= seen.high

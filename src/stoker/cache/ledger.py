@@ -52,6 +52,10 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._sizes)
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more fit, with nothing evicted."""
+        return self._used + size <= self.capacity_bytes
+
     def look(self, key: int) -> bool:
         """Whether a key is resident. Counts a hit or a miss, and a hit is a use for the policy."""
         if key not in self._sizes:

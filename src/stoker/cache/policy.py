@@ -96,6 +96,12 @@ class ReuseDistance:
         self._expected: dict[int, int] = {}
         self._heap: list[tuple[int, int]] = []  # (-next use, key)
 
+    def __contains__(self, key: int) -> bool:
+        return key in self._expected
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._expected)
+
     def enter(self, key: int) -> None:
         """Remember when the key is used next."""
         self._expect(key, self._next_use(key))
@@ -115,7 +121,10 @@ class ReuseDistance:
 
     def victims(self, newcomer: int) -> Iterator[int]:
         """The residents that are used later than the newcomer, the farthest first."""
-        soon = self._next_use(newcomer)
+        return self.beyond(self._next_use(newcomer))
+
+    def beyond(self, soon: int) -> Iterator[int]:
+        """The residents that are used later than a position, the farthest first. It is a walk like `victims`."""
         offered: list[tuple[int, int]] = []
         try:
             while self._heap and -self._heap[0][0] > soon:

@@ -20,6 +20,12 @@ BY_FREQUENCY = "by-frequency"
 
 _EPOCH_BITS = 40
 """A position is epoch * 2^40 + place in the epoch, so that no epoch needs to know the lengths of those before it."""
+_PLACE = (1 << _EPOCH_BITS) - 1
+
+
+def epoch_of(position: int) -> int:
+    """The epoch of a position. That of FAR is later than any."""
+    return position >> _EPOCH_BITS
 
 
 class Foresight:
@@ -36,7 +42,7 @@ class Foresight:
         self._horizon = horizon
         self._window: dict[int, Ids] = {}
         self._ids = self._next = self._after = np.empty(0, np.int64)
-        self._place = 0
+        self._epoch = self._place = 0
 
     def begin(self, epoch: int) -> Ids:
         """Go to the start of an epoch, and return what is used in it. Epochs may come in any order; known ones are kept."""
@@ -44,7 +50,7 @@ class Foresight:
         epochs = range(epoch, epoch + self._horizon + 1)
         self._window = {number: known[number] if number in known else self._epoch_ids(number) for number in epochs}
         self._ids = self._window[epoch]
-        self._place = 0
+        self._epoch, self._place = epoch, 0
         self._next = np.full(1 + max(int(ids.max(initial=-1)) for ids in self._window.values()), FAR)
         for number in reversed(epochs[1:]):
             self._mark(number)
@@ -62,9 +68,29 @@ class Foresight:
         self._next[self._ids[past]] = self._after[past]
         self._place += count
 
+    def use(self, key: int) -> None:
+        """Move on by one use of this key, in whatever order keys are used: the ranks of a host are not at the same place.
+
+        A use that is not expected in this epoch changes nothing.
+        """
+        if epoch_of(self.next_use(key)) == self._epoch:
+            self._next[key] = self.use_after_next(key)
+
+    def at(self, place: int) -> int | None:
+        """What is used at a place of this epoch or, beyond its end, of the next one; None where that is not known."""
+        if place < len(self._ids):
+            return int(self._ids[place])
+        later = self._window.get(self._epoch + 1, self._ids[:0])
+        return int(later[place - len(self._ids)]) if place - len(self._ids) < len(later) else None
+
     def next_use(self, key: int) -> int:
         """The position of the key's next use, or FAR."""
         return int(self._next.item(key)) if key < len(self._next) else FAR
+
+    def use_after_next(self, key: int) -> int:
+        """The position of the use after the next one, if the next one is in this epoch; else FAR."""
+        position = self.next_use(key)
+        return int(self._after[position & _PLACE]) if epoch_of(position) == self._epoch else FAR
 
     def _mark(self, epoch: int) -> None:
         """Note an epoch's uses, which come before all noted so far. Backwards, so that the first of several stays."""

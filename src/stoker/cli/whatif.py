@@ -3,6 +3,12 @@
 PROFILE is what `stoker analyze` wrote. Without options: tables of cores, cache, storage and device, the smallest cache and
 the fewest cores that remove the stall, and what would help most. With options, the prediction for these together. All
 numbers are in proportion to what was measured: "as measured" is the speed of the script's own loop.
+
+With --hosts the job runs on several hosts like the measured one, each with a cache for that fraction of the dataset, and
+reads what another host has in its cache from there, over links of that rate.
+
+  stoker whatif profile.json --cores 4,8 --cache 0.5
+  stoker whatif profile.json --hosts 2,4 --cache 0.3 --network 1.25GB/s
 """
 
 import argparse
@@ -12,11 +18,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from stoker.decide.forecast import Forecast, as_measured
+from stoker.decide.hosts import HostsPrediction, on_hosts
 from stoker.decide.model import Share
 from stoker.decide.whatif import PredictedRow, advise, fewest_cores, on_cores, smallest_cache, table
 from stoker.errors import ConfigError
 from stoker.profile import Profile
-from stoker.units import parse_rate
+from stoker.units import format_bytes, parse_rate
 
 _FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _FACTORS = (1.0, 2.0, 4.0)
@@ -35,6 +42,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--storage", metavar="RATE", help="what storage gives to these workers: 530MB/s, or 2x of what it was"
     )
     parser.add_argument("--gpu", metavar="FACTOR", help="a device so many times as fast: 2")
+    parser.add_argument("--hosts", metavar="N[,N...]", help="so many hosts with a cache each that others may read from")
+    parser.add_argument("--network", metavar="RATE", help="what the link of a host brings: 1.25GB/s")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -42,8 +51,17 @@ def run(options: argparse.Namespace) -> int:
     """Print the predictions."""
     profile = Profile.load(options.profile)
     forecast, now = Forecast.of(profile), as_measured(profile)
-    tables = _asked(profile, forecast, now, options) or _all(profile, forecast, now)
-    share = tables["asked"][0].share if "asked" in tables else now
+    if options.network is not None and options.hosts is None:
+        raise ConfigError("--network is the link between hosts: say how many there are by --hosts")
+    asked = _asked(profile, now, options)
+    several = _several(profile, forecast, asked or [now], options)
+    if several:
+        tables = {"asked": [PredictedRow(one.share, one.prediction) for one in several]}
+    elif asked:
+        tables = {"asked": [PredictedRow(one, forecast(one)) for one in asked]}
+    else:
+        tables = _all(profile, forecast, now)
+    share = (asked or [now])[0]
     answers = {
         "smallest_cache": asdict(smallest_cache(forecast, replace(share, cached=0.0))),
         "fewest_cores": asdict(fewest_cores(forecast, share)),
@@ -52,25 +70,32 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         plain = {name: [_plain(row) for row in rows] for name, rows in tables.items()}
         document = {"now": _plain(measured), **plain, **answers, "advice": [asdict(one) for one in advise(profile)]}
+        if several:
+            document["hosts"] = [_plain_hosts(one) for one in several]
         print(json.dumps(document, indent=2))
         return 0
     groups = [
         [("as measured", measured)],
         *([(_label(name, row.share), row) for row in rows] for name, rows in tables.items()),
     ]
+    if several:
+        groups[1] = [(f"{_hosts(one)}, {label}", row) for one, (label, row) in zip(several, groups[1], strict=True)]
     width = max(len(label) for group in groups for label, _ in group)
     print(_line(width, "", "samples/s", "95 % band", "limit", "stall: prep", "fetch"))
     print("\n\n".join("\n".join(_row(width, label, row) for label, row in group) for group in groups))
+    if several:
+        print("\n" + "\n".join(map(_sentence, several)))
+        return 0
     print(f"\nSmallest cache without a stall: {_answer(answers['smallest_cache'], '{:.0%}')}")
     print(f"Fewest cores without a stall: {_answer(answers['fewest_cores'], '{:g}')}")
     return 0
 
 
-def _asked(profile: Profile, forecast: Forecast, now: Share, options: argparse.Namespace) -> dict[str, list[PredictedRow]]:
-    """One prediction for each number of cores and of workers, with everything else that was asked for."""
+def _asked(profile: Profile, now: Share, options: argparse.Namespace) -> list[Share]:
+    """A share for each number of cores and of workers, with everything else that was asked for. None if nothing was."""
     names = ("cores", "workers", "kind", "cache", "storage", "gpu")
     if all(getattr(options, name) is None for name in names):
-        return {}
+        return []
     share = now
     if options.kind is not None:
         share = replace(share, threads=options.kind == "threads")
@@ -86,7 +111,18 @@ def _asked(profile: Profile, forecast: Forecast, now: Share, options: argparse.N
     if options.workers is not None:
         counts = _counts(options.workers, "--workers")
         shares = [replace(one, workers=count) for one in shares for count in counts]
-    return {"asked": [PredictedRow(one, forecast(one)) for one in shares]}
+    return shares
+
+
+def _several(
+    profile: Profile, forecast: Forecast, shares: list[Share], options: argparse.Namespace
+) -> list[HostsPrediction]:
+    """A prediction for each number of hosts, if hosts were asked for."""
+    if options.hosts is None:
+        return []
+    network = None if options.network is None else parse_rate(options.network, "--network")
+    counts = _counts(options.hosts, "--hosts")
+    return [on_hosts(profile, forecast, share, count, network) for share in shares for count in counts]
 
 
 def _all(profile: Profile, forecast: Forecast, now: Share) -> dict[str, list[PredictedRow]]:
@@ -137,6 +173,25 @@ def _plain(row: PredictedRow) -> dict[str, Any]:
     return {name: None if isinstance(value, float) and math.isinf(value) else value for name, value in values.items()}
 
 
+def _plain_hosts(found: HostsPrediction) -> dict[str, Any]:
+    """All but what the rows have."""
+    return {name: value for name, value in asdict(found).items() if name not in ("share", "prediction")}
+
+
+def _sentence(found: HostsPrediction) -> str:
+    here, peer, storage = (f"{part:.0%}" for part in (found.tiers.here, found.tiers.peer, found.tiers.storage))
+    received = format_bytes(found.network_bytes_per_s)
+    return (
+        f"{_hosts(found)} together: {found.rate:,.0f} samples/s, an epoch in {found.epoch_s:,.1f} s; without peers "
+        f"{found.without_peers:,.0f} samples/s.\n"
+        f"  From a host's own cache {here}, from other hosts {peer} ({received}/s to each), from storage {storage}."
+    )
+
+
+def _hosts(found: HostsPrediction) -> str:
+    return f"{found.hosts} host{'s' if found.hosts != 1 else ''}"
+
+
 def _label(name: str, share: Share) -> str:
     if name == "cores":
         return f"{share.workers} core{'s' if share.workers != 1 else ''}, a worker each"
@@ -148,6 +203,7 @@ def _label(name: str, share: Share) -> str:
         return f"device x {share.gpu_factor:g}"
     kind = "thread" if share.threads else "worker"
     words = f"{share.workers} {kind}{'s' if share.workers != 1 else ''}, {share.cached:.0%} cached"
+    words += f", {share.peers:.0%} from other hosts" if share.peers else ""
     words += f", storage x {share.storage_factor:.2g}" if share.storage_factor != 1 else ""
     return words + (f", device x {share.gpu_factor:g}" if share.gpu_factor != 1 else "")
 

@@ -73,7 +73,7 @@ class Forecast:
         return self._scaled(predict(self.rates, share), share).rate
 
     def _scaled(self, raw: Prediction, share: Share) -> Prediction:
-        by = self.scale.at(hit_ratio(share.cached, share.policy))
+        by = self.scale.at(min(1.0, hit_ratio(share.cached, share.policy) + share.peers))  # the rest was seen from storage
         most = self.scale.loop * loop_rate(raw.gpu, self.rates.handover)
         rate = min(most, by * raw.rate)
         with_all_cached = self.scale.cached * raw.rate / (1 - raw.fetch_stall)

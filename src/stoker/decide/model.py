@@ -10,6 +10,9 @@ that the loop itself keeps busy are not the workers'.
 `prep` is measured on cached samples, so their reading is inside it, and a miss has a read from storage in its place. In
 the convention of the published formula F = 1 / (x/C + (1-x)/S) reading is outside; rates in which prep is faster than the
 cache can only be meant so, and then F bounds the rate.
+
+Where other hosts have a part of the samples in their caches, a miss is read from there or from storage: two places that
+workers read from side by side (`network.from_either`).
 """
 
 import math
@@ -20,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from stoker.decide.limit import limit_of, loop_rate
-from stoker.decide.network import Curve, last_root, throughput
+from stoker.decide.network import Curve, from_either, last_root, throughput
 from stoker.errors import ConfigError
 from stoker.profile import Confidence, Rates
 
@@ -30,6 +33,8 @@ _ORDER = 0.5
 """How much batches of uneven times cost, because the loop takes them in order; from simulations."""
 _SAVES = 1.25
 """A store that is so many times as fast after a rest has a quota, and saves up; less than that is chance."""
+_STEPS = 12
+"""A curve of two places is known at so many counts of readers."""
 AT_LIMIT = 0.98
 """A loop that reaches this part of its own rate is not held up by data."""
 
@@ -47,6 +52,10 @@ class Share:
     gpu_factor: float = 1.0
     threads: bool = False
     """Workers are threads; it matters only where those were measured."""
+    peers: float = 0.0
+    """The part of all samples that comes from the caches of other hosts."""
+    network: float | None = None
+    """Samples per second that the network brings from them at most; None is no limit."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cached <= 1:
@@ -55,7 +64,14 @@ class Share:
             raise ConfigError(f"the cache policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
         if self.workers is not None and self.workers < 0:
             raise ConfigError(f"the number of workers must be 0 or more, not {self.workers}")
-        for what, value in (("cores", self.cores), ("storage", self.storage_factor), ("gpu", self.gpu_factor)):
+        if not 0 <= self.peers <= 1 - self.cached + _NOTHING:
+            raise ConfigError(f"{self.cached} of the samples in the cache leave no {self.peers} to other hosts")
+        for what, value in (
+            ("cores", self.cores),
+            ("storage", self.storage_factor),
+            ("gpu", self.gpu_factor),
+            ("network", self.network),
+        ):
             if value is not None and not 0 < value < math.inf:
                 raise ConfigError(f"{what} must be more than 0, not {value}")
 
@@ -191,6 +207,7 @@ class _Job:
         self.store = Curve(store, growing=len(store) > 1 and not cautious) if store else None
         rested = rates.storage_rested * share.storage_factor
         self.rested = rested if self.store and rested > _SAVES * self.store(1) else 0.0
+        self._learn_peers(rates, share, counted, cautious)
 
     def _learn_prep(self, points: dict[int, float], knee: float, cautious: bool) -> None:
         """Keep two kinds of measurements apart: counts of workers that had a core each, and larger counts."""
@@ -198,6 +215,18 @@ class _Job:
         self.line = Curve(free, growing=not cautious)
         full = self.line(knee) if knee < math.inf else 0.0
         self.crowded = {1.0: 1.0} | {count / knee: rate / full for count, rate in points.items() if count > knee}
+
+    def _learn_peers(self, rates: Rates, share: Share, counted: int, cautious: bool) -> None:
+        """Other hosts beside storage. Their rate is used as a single one of storage is: one reader could have all of it."""
+        part = share.peers / (1 - self.hits) if share.peers > _NOTHING else 0.0
+        self.from_peers = min(1.0, part) if part > _NOTHING else 0.0
+        self.missed: Curve | None = None
+        if self.from_peers:
+            rate = min(share.network or math.inf, rates.peer or math.inf, 1 / _NOTHING)
+            network = Curve({counted if cautious else 1: rate}, growing=False)
+            counts = sorted({round(self.readers ** (step / _STEPS)) for step in range(_STEPS + 1)})
+            points = {count: from_either(count, network, self.stored, self.from_peers) for count in counts}
+            self.missed = Curve(points, growing=False)
 
     def preparing(self, count: float, cores: float, hits: float) -> float:
         """The rate of so many workers that prepare at once. For misses, reading from the cache is not in it."""
@@ -221,27 +250,38 @@ class _Job:
             lambda rate: self.preparing(self.readers, self.cores - rate * self.loop_core_s, hits) - rate, at_most
         )
 
+    @property
+    def reads(self) -> bool:
+        """Whether what is not in the cache costs anything."""
+        return self.store is not None or self.missed is not None
+
     def fetch_rate(self) -> float:
         """Reading alone."""
         cache = self.readers / self.cache_s if self.cache_s else math.inf
-        return cache if self.store is None or self.hits == 1 else fetch_rate(self.hits, self.store(self.readers), cache)
+        missed = self.missed or self.store
+        return cache if missed is None or self.hits == 1 else fetch_rate(self.hits, missed(self.readers), cache)
 
     def reading(self, count: float) -> float:
-        """The rate of so many workers that read at once. A store with a quota has rested, and saved up for them."""
-        assert self.store is not None
-        return max(self.store(count), count * self.rested)
+        """The rate of so many workers that read what is not in the cache at once."""
+        return self.stored(count) if self.missed is None else self.missed(count)
+
+    def stored(self, count: float) -> float:
+        """From storage. One with a quota has rested, and saved up for them; one that was not measured costs nothing."""
+        return max(self.store(count), count * self.rested) if self.store is not None else count / _NOTHING
 
     def lasting(self, rate: float, hits: float) -> float:
         """A rate, limited to what the store can give all the time."""
-        assert self.store is not None
-        return min(rate, self.store(self.readers) / (1 - hits)) if self.rested and hits < 1 else rate
+        from_storage = (1 - hits) * (1 - self.from_peers)
+        if self.store is None or not self.rested or from_storage < _NOTHING:
+            return rate
+        return min(rate, self.store(self.readers) / from_storage)
 
     def rate(self, hits: float) -> float:
         """Samples per second of the whole loop."""
         if not self.workers:
-            fetch_s = (1 - hits) / self.reading(1) if self.store else 0.0
+            fetch_s = (1 - hits) / self.reading(1) if self.reads else 0.0
             rate = 1 / (1 / self.loop + 1 / self.preparing(1, max(1.0, self.cores), hits) + fetch_s)
-            return self.lasting(rate, hits) if self.store else rate
+            return self.lasting(rate, hits)
         at_most = min(self.loop, self.delivered(self.cores, hits))
         if not self.loop_core_s or math.isinf(self.cores):
             return at_most
@@ -252,9 +292,10 @@ class _Job:
         """The workers' rate with a loop that takes every batch at once."""
         if cores <= 0:
             return 0.0
-        if hits == 1 or self.store is None:
+        if hits == 1 or not self.reads:
             return self.preparing(self.workers, cores, 1.0)
-        chance = 1 - max(0.0, 1 - self.spread) * (1 - hits)  # a hit among misses makes times differ, too
+        alike = (1 - hits) * max(self.from_peers, 1 - self.from_peers)  # a hit among misses makes times differ, too
+        chance = 1 - max(0.0, 1 - self.spread) * alike
         rate = throughput(self.workers, lambda n: self.preparing(n, cores, hits), self.reading, 1 - hits, chance)
         rate /= 1 + _ORDER * self._uneven(rate, cores, hits) * (1 - 1 / self.workers)
         rate = self.lasting(rate, hits)

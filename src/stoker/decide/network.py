@@ -59,6 +59,18 @@ def throughput(
     return smooth - max(0.0, smooth - weighted / total) * min(1.0, chance)
 
 
+def from_either(count: float, first: Callable[[float], float], second: Callable[[float], float], part: float) -> float:
+    """Samples per second of so many readers, where a part of all samples is at the first place and the rest at the second.
+
+    As many read at each place as give samples in this proportion. One reader alone goes from one to the other, and its
+    times add up; of many, those at one place do not hold up those at the other.
+    """
+    if part <= 0 or part >= 1:
+        return first(count) if part >= 1 else second(count)
+    at_first = last_root(lambda n: second(count - n) / (1 - part) - first(n) / part, count)
+    return first(at_first) / part
+
+
 def last_root(falling: Callable[[float], float], at_most: float) -> float:
     """Where a falling function reaches 0, between 0 and `at_most`."""
     if falling(at_most) >= 0:

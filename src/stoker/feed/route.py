@@ -151,16 +151,20 @@ class _Distributed:
         return _Cut(self._share(epoch, 0), self.sampler.rank, self.world, self.size, self.drop_last)
 
     def _share(self, sampler_epoch: int, consumed: int) -> Ids:
-        sampler = self.sampler
-        count = len(sampler.dataset)
-        if sampler.shuffle:
-            generator = torch.Generator().manual_seed(sampler.seed + sampler_epoch)
-            ids: Ids = torch.randperm(count, generator=generator).numpy()
-        else:
-            ids = np.arange(count, dtype=np.int64)
-        # With another number of processes the padding differs, but the remaining samples are the same.
-        ids = pad(ids, self.world, drop_last=sampler.drop_last, consumed=consumed)
-        return np.ascontiguousarray(share(ids, sampler.rank, self.world))
+        ids = distributed_ids(self.sampler, sampler_epoch, consumed)
+        return np.ascontiguousarray(share(ids, self.sampler.rank, self.world))
+
+
+def distributed_ids(sampler: Any, sampler_epoch: int, consumed: int = 0) -> Ids:
+    """What is left of an epoch of torch's DistributedSampler, for all processes: each takes its share of it."""
+    count = len(sampler.dataset)
+    if sampler.shuffle:
+        generator = torch.Generator().manual_seed(sampler.seed + sampler_epoch)
+        ids: Ids = torch.randperm(count, generator=generator).numpy()
+    else:
+        ids = np.arange(count, dtype=np.int64)
+    # With another number of processes the padding differs, but the remaining samples are the same.
+    return pad(ids, int(sampler.num_replicas), drop_last=sampler.drop_last, consumed=consumed)
 
 
 class _OfSampler:

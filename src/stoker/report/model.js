@@ -286,6 +286,8 @@ globalThis.stokerModel = (() => {
       storage_factor: 1,
       gpu_factor: 1,
       threads: profile.workers_kind === "threads",
+      peers: 0, // a page is about one host
+      network: null,
     };
   }
 
