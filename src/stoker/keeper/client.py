@@ -16,7 +16,7 @@ from stoker.host import forks
 from stoker.keeper import door, messages
 from stoker.meter import now
 
-_AGAIN_S = 5.0
+_AGAIN_S = 1.0
 _MOST_STARTS = 5
 
 

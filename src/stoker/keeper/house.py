@@ -23,10 +23,13 @@ from stoker.keeper.table import Table
 from stoker.meter import now
 from stoker.plan import MOST_READERS
 
-READERS = 8
+READERS = 16
+"""Threads that wait for storage: more than storage needs to be busy, so few that it hardly matters to the cores."""
 PERIOD_S = 0.25
 """Readers are not moved again before."""
 _LOOK_S = 0.1
+_EASY = 0.8
+"""Nobody is near to being late if an equal share of the readers takes at most this part of the loop's time."""
 _MOVES_SHOWN = 8
 
 
@@ -182,6 +185,10 @@ class House:
 
     def _govern(self, queues: list[LoaderQueue], train_s: float, at: float) -> None:
         budget = len(self._threads)
+        share = budget // len(queues)
+        if share and all(queue.batch_s(budget)[share] <= _EASY * train_s for queue in queues):
+            self._free(queues, at)
+            return
         ranks = [RankQueue(queue.unread_works, {"reading": queue.batch_s(budget)}) for queue in queues]
         places = [Place(number, "reading") for number in range(len(queues))]
         current = {place: queue.readers for place, queue in zip(places, queues, strict=True)}
@@ -189,19 +196,27 @@ class House:
         for move in found.moves:
             source = None if move.source is None else queues[move.source.rank]
             target = None if move.target is None else queues[move.target.rank]
-            self._move(source, target, move.count)
-            names = [None if one is None else one.about["rank"] for one in (source, target)]
-            self._moves.append({"at": at, "from": names[0], "to": names[1], "count": move.count, "why": found.reason})
-            self._moved += move.count
-        if found.moves:
-            self._moved_at = at
+            self._move(source, target, move.count, found.reason, at)
 
-    def _move(self, source: LoaderQueue | None, target: LoaderQueue | None, count: int) -> None:
-        for number in [number for number, home in enumerate(self._homes) if home is source][:count]:
+    def _free(self, queues: list[LoaderQueue], at: float) -> None:
+        """Nobody needs readers of its own: all serve all queues again."""
+        if at - self._moved_at >= PERIOD_S:
+            for queue in queues:
+                self._move(queue, None, queue.readers, "an equal share is enough for everybody", at)
+
+    def _move(self, source: LoaderQueue | None, target: LoaderQueue | None, count: int, why: str, at: float) -> None:
+        moving = [number for number, home in enumerate(self._homes) if home is source][:count]
+        if not moving:
+            return
+        for number in moving:
             self._homes[number] = target
         for queue in (source, target):
             if queue is not None:
                 queue.readers = sum(home is queue for home in self._homes)
+        names = [None if one is None else one.name for one in (source, target)]
+        self._moves.append({"at": round(at, 3), "from": names[0], "to": names[1], "count": len(moving), "why": why})
+        self._moved += len(moving)
+        self._moved_at = at
 
     def state(self) -> dict[str, Any]:
         """What others may see of it."""

@@ -56,6 +56,12 @@ class LoaderQueue:
     """What the loop takes for a batch, without waiting for it; 0 if not known."""
     _last: tuple[float, int, float] | None = None
 
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        rank, pid = self.about["rank"], self.about["pid"]
+        return f"pid {pid}" if rank is None else f"rank {rank}"
+
     def add(self, number: int, indices: Indices, taken: int, waited_s: float, at: float) -> None:
         """A batch is ordered, and so many are taken by now."""
         self.works.append(_Queued(number, indices))
