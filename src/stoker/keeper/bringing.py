@@ -73,7 +73,7 @@ class Bringing:
             if not stat.S_ISREG(status.st_mode) or not 0 < size <= LONGEST_BYTES or not is_old_enough(status):
                 return Brought.LEFT, 0.0
             key = file_key(path) + file_version(status)
-            if self.near.store.size(key) is not None or self.stager.is_known(key):
+            if self.stager.has(work, key) or self.near.store.size(key) is not None:
                 return Brought.LEFT, 0.0
             if not self.near.claims.claim(key):
                 return Brought.LEFT, 0.0

@@ -28,8 +28,10 @@ READERS = 16
 PERIOD_S = 0.25
 """Readers are not moved again before."""
 _LOOK_S = 0.1
-_EASY = 0.8
+_EASY = 0.7
 """Nobody is near to being late if an equal share of the readers takes at most this part of the loop's time."""
+_EASY_S = 0.75
+"""Readers are everybody's again after it was so for this long."""
 _MOVES_SHOWN = 8
 
 
@@ -46,7 +48,7 @@ class House:
         self._is_over = False
         self._moves: deque[dict[str, Any]] = deque(maxlen=_MOVES_SHOWN)
         self._moved = 0
-        self._moved_at = self._looked_at = self._told_at = 0.0
+        self._moved_at = self._looked_at = self._hard_at = 0.0
 
     @property
     def look_again_s(self) -> float | None:
@@ -187,9 +189,12 @@ class House:
         budget = len(self._threads)
         share = budget // len(queues)
         if share and all(queue.batch_s(budget)[share] <= _EASY * train_s for queue in queues):
-            self._free(queues, at)
+            if at - self._hard_at >= _EASY_S:
+                for queue in queues:
+                    self._move(queue, None, queue.readers, "an equal share is enough for everybody", at)
             return
-        ranks = [RankQueue(queue.unread_works, {"reading": queue.batch_s(budget)}) for queue in queues]
+        self._hard_at = at
+        ranks = [RankQueue(len(queue.works), {"reading": queue.batch_s(budget)}) for queue in queues]
         places = [Place(number, "reading") for number in range(len(queues))]
         current = {place: queue.readers for place, queue in zip(places, queues, strict=True)}
         found = govern(ranks, current, budget=budget, train_s=train_s, since_s=at - self._moved_at, period_s=PERIOD_S)
@@ -197,12 +202,6 @@ class House:
             source = None if move.source is None else queues[move.source.rank]
             target = None if move.target is None else queues[move.target.rank]
             self._move(source, target, move.count, found.reason, at)
-
-    def _free(self, queues: list[LoaderQueue], at: float) -> None:
-        """Nobody needs readers of its own: all serve all queues again."""
-        if at - self._moved_at >= PERIOD_S:
-            for queue in queues:
-                self._move(queue, None, queue.readers, "an equal share is enough for everybody", at)
 
     def _move(self, source: LoaderQueue | None, target: LoaderQueue | None, count: int, why: str, at: float) -> None:
         moving = [number for number, home in enumerate(self._homes) if home is source][:count]

@@ -129,11 +129,6 @@ class LoaderQueue:
         return sum(len(work.indices) - work.begun for work in self.works)
 
     @property
-    def unread_works(self) -> int:
-        """Batches of which something is left to be brought."""
-        return sum(work.begun < len(work.indices) for work in self.works)
-
-    @property
     def needed_in_s(self) -> float:
         """How soon the loop asks for the first batch that is not read."""
         first = next((work.number for work in self.works if work.begun < len(work.indices)), None)
