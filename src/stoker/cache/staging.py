@@ -130,6 +130,7 @@ class Stager:
         self._lock = threading.Lock()
         self._ring: deque[Place] = deque()
         self._places: deque[Place] = deque()
+        self._by_row: dict[int, Place] = {}
         self._head = 0
         self.used = self.unused = 0
         """Items whose batch was taken: those that a worker has used, and the others."""
@@ -152,9 +153,14 @@ class Stager:
         with self._lock:
             return sum(place.end - place.start for place in self._ring if not place.is_free)
 
-    def is_known(self, key: bytes) -> bool:
-        """Whether an item is there or coming."""
-        return self.staging._row(key) >= 0
+    def has(self, work: int, key: bytes) -> bool:
+        """Whether an item is there or coming. Then it stays until this work is taken, too."""
+        with self._lock:
+            place = self._by_row.get(self.staging._row(key))
+            if place is None or place.is_free:
+                return False
+            place.work = max(place.work, work)
+            return True
 
     def announce(self, work: int, key: bytes) -> Place | None:
         """A row for an item that goes to the cache. None if there is none free."""
@@ -182,6 +188,7 @@ class Stager:
                 self._rows[at + _STATE] = COMING
                 place = Place(work, at, start, start + length)
                 self._places.append(place)
+                self._by_row[at] = place
                 self._numbers[0] = len(self._places)
                 if length:
                     self._ring.append(place)
@@ -224,6 +231,7 @@ class Stager:
     def _free(self, place: Place) -> None:
         if not place.is_free:
             place.is_free = True
+            self._by_row.pop(place.row, None)
             self._rows[place.row + _STATE] = FREE
 
     def taken(self, before: int) -> None:

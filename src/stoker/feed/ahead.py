@@ -123,6 +123,8 @@ def _roots(loader: Any) -> list[str]:
 
 
 def _staging_bytes() -> int:
-    """Room for what the cache does not take; none where memory is short."""
+    """Room for what the cache does not take; none where memory is short. Then the kernel keeps it in its page cache."""
+    if os.environ.get("STOKER_STAGING") == "0":
+        return 0
     found = min(_STAGING_BYTES, headroom_bytes() // _PART_OF_MEMORY)
     return found // 4096 * 4096 if found >= _LEAST_STAGING_BYTES else 0

@@ -76,7 +76,7 @@ class Bringing:
             if found is None:
                 return Brought.LEFT, 0.0
             key, size = found
-            if self.near.store.size(key) is not None or self.stager.is_known(key):
+            if self.stager.has(work, key) or self.near.store.size(key) is not None:
                 return Brought.LEFT, 0.0
             if not self.near.claims.claim(key):
                 return Brought.LEFT, 0.0

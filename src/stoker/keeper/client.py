@@ -16,8 +16,8 @@ from stoker.host import forks
 from stoker.keeper import door, messages
 from stoker.meter import now
 
-_AGAIN_S = 5.0
-_MOST_STARTS = 5
+_AGAIN_S, _LATEST_S = 1.0, 60.0
+"""A keeper that is lost is replaced after a second, and later each time."""
 
 
 class Line:
@@ -27,7 +27,7 @@ class Line:
         self.owner = os.getpid()
         self._socket: socket.socket | None = None
         self._starting: subprocess.Popen[bytes] | None = None
-        self._starts = 0
+        self._losses = 0
         self._not_before = 0.0
         self._numbers = itertools.count()
         self._guests: dict[int, tuple[dict[str, Any], list[int]]] = {}
@@ -55,6 +55,7 @@ class Line:
         except BlockingIOError:
             return False
         except OSError:
+            self._losses += 1
             self._lose()
             return False
         if self._starting is not None and self._starting.poll() is not None:
@@ -82,16 +83,12 @@ class Line:
                 self._lose()
 
     def _connect(self) -> bool:
-        if self._starts >= _MOST_STARTS:
-            return False
-        self._not_before = now() + _AGAIN_S
+        self._not_before = now() + min(_LATEST_S, _AGAIN_S * 2 ** min(self._losses, 10))
         try:
             self._socket, starting = door.reach()
         except door.NoKeeperError:
             return False
-        if starting is not None:
-            self._starts += 1
-            self._starting = starting
+        self._starting = starting
         for number, (document, descriptors) in self._guests.items():
             self._say(lambda line, it=(number, document, descriptors): messages.introduce(line, *it))  # type: ignore[misc]
         return self._socket is not None

@@ -32,7 +32,7 @@ STATE_BYTES = 64 << 10
 """Room in an entry for what a keeper says of itself."""
 _HEAD = struct.Struct("<QQ")  # the number of the write, and its length; two places follow, as in a loader's record
 _WAITING = 64
-_PATIENCE_S = 0.25
+_PATIENCE_S = 0.5
 """Others hold the lock for some milliseconds. One that was suspended meanwhile is not waited for."""
 _CREDENTIALS = struct.Struct("3i")
 _QUIET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}

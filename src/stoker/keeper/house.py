@@ -25,10 +25,15 @@ from stoker.keeper.table import Table
 from stoker.meter import now
 from stoker.plan import MOST_READERS
 
-READERS = 8
+READERS = 16
+"""Threads that wait for storage: more than storage needs to be busy, so few that it hardly matters to the cores."""
 PERIOD_S = 0.25
 """Readers are not moved again before."""
 _LOOK_S = 0.1
+_EASY = 0.7
+"""Nobody is near to being late if an equal share of the readers takes at most this part of the loop's time."""
+_EASY_S = 0.75
+"""Readers are everybody's again after it was so for this long."""
 _MOVES_SHOWN = 8
 
 
@@ -46,7 +51,7 @@ class House:
         self._abroad = Abroad()
         self._moves: deque[dict[str, Any]] = deque(maxlen=_MOVES_SHOWN)
         self._moved = 0
-        self._moved_at = self._looked_at = self._told_at = 0.0
+        self._moved_at = self._looked_at = self._hard_at = 0.0
 
     @property
     def look_again_s(self) -> float | None:
@@ -198,26 +203,35 @@ class House:
 
     def _govern(self, queues: list[LoaderQueue], train_s: float, at: float) -> None:
         budget = len(self._threads)
-        ranks = [RankQueue(queue.unread_works, {"reading": queue.batch_s(budget)}) for queue in queues]
+        share = budget // len(queues)
+        if share and all(queue.batch_s(budget)[share] <= _EASY * train_s for queue in queues):
+            if at - self._hard_at >= _EASY_S:
+                for queue in queues:
+                    self._move(queue, None, queue.readers, "an equal share is enough for everybody", at)
+            return
+        self._hard_at = at
+        ranks = [RankQueue(len(queue.works), {"reading": queue.batch_s(budget)}) for queue in queues]
         places = [Place(number, "reading") for number in range(len(queues))]
         current = {place: queue.readers for place, queue in zip(places, queues, strict=True)}
         found = govern(ranks, current, budget=budget, train_s=train_s, since_s=at - self._moved_at, period_s=PERIOD_S)
         for move in found.moves:
             source = None if move.source is None else queues[move.source.rank]
             target = None if move.target is None else queues[move.target.rank]
-            self._move(source, target, move.count)
-            names = [None if one is None else one.about["rank"] for one in (source, target)]
-            self._moves.append({"at": at, "from": names[0], "to": names[1], "count": move.count, "why": found.reason})
-            self._moved += move.count
-        if found.moves:
-            self._moved_at = at
+            self._move(source, target, move.count, found.reason, at)
 
-    def _move(self, source: LoaderQueue | None, target: LoaderQueue | None, count: int) -> None:
-        for number in [number for number, home in enumerate(self._homes) if home is source][:count]:
+    def _move(self, source: LoaderQueue | None, target: LoaderQueue | None, count: int, why: str, at: float) -> None:
+        moving = [number for number, home in enumerate(self._homes) if home is source][:count]
+        if not moving:
+            return
+        for number in moving:
             self._homes[number] = target
         for queue in (source, target):
             if queue is not None:
                 queue.readers = sum(home is queue for home in self._homes)
+        names = [None if one is None else one.name for one in (source, target)]
+        self._moves.append({"at": round(at, 3), "from": names[0], "to": names[1], "count": len(moving), "why": why})
+        self._moved += len(moving)
+        self._moved_at = at
 
     def state(self) -> dict[str, Any]:
         """What others may see of it."""

@@ -56,6 +56,12 @@ class LoaderQueue:
     """What the loop takes for a batch, without waiting for it; 0 if not known."""
     _last: tuple[float, int, float] | None = None
 
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        rank, pid = self.about["rank"], self.about["pid"]
+        return f"pid {pid}" if rank is None else f"rank {rank}"
+
     def add(self, number: int, indices: Indices, taken: int, waited_s: float, at: float) -> None:
         """A batch is ordered, and so many are taken by now."""
         self.bringing.stager.beat()
@@ -122,11 +128,6 @@ class LoaderQueue:
     def unread(self) -> int:
         """Samples that nobody has begun to bring."""
         return sum(len(work.indices) - work.begun for work in self.works)
-
-    @property
-    def unread_works(self) -> int:
-        """Batches of which something is left to be brought."""
-        return sum(work.begun < len(work.indices) for work in self.works)
 
     @property
     def needed_in_s(self) -> float:
