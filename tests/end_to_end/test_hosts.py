@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from benchmarks.hosts import Hosts, missing
 from benchmarks.partitioned import folder_of_files
 

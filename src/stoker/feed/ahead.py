@@ -6,6 +6,7 @@ told, so nothing is drawn for it. Loaders without a cache, or whose files are no
 
 import contextlib
 import os
+import warnings
 import weakref
 from typing import Any
 
@@ -20,19 +21,23 @@ from stoker.keeper import client
 from stoker.keeper.client import Line
 from stoker.keeper.house import READERS
 from stoker.keeper.table import write_table
+from stoker.keeper.view import keepers
 from stoker.pool.work import Work
 from stoker.wire.secret import VARIABLE
 
 _STAGING_BYTES = 256 << 20
 _LEAST_STAGING_BYTES = 16 << 20
 _PART_OF_MEMORY = 16
+_UNKNOWN = ["", ""]
+"""Files that are not known before they are opened. Workers ask for them then."""
 
 
 class Ahead:
     """A loader's hints. Works are numbered from the first that this loader ever ordered."""
 
-    def __init__(self, line: Line, loader: int, staging: Staging, table: int, meter: Any) -> None:
+    def __init__(self, line: Line, loader: int, staging: Staging, table: int, meter: Any, peers: str = "") -> None:
         self.staging = staging
+        self._peers = peers
         self._line, self._loader, self._meter = line, loader, meter
         self._sent = self._taken = 0
         self._is_told = False
@@ -44,7 +49,15 @@ class Ahead:
         if self._is_told:
             self._line.over(self._loader)
             self._is_told = False
+            if self._peers:
+                self._say_if_peers_cannot_be_used()
         self._taken = self._sent
+
+    def _say_if_peers_cannot_be_used(self) -> None:
+        why = [why for keeper in keepers() for name, why in keeper.troubles if name == self._peers]
+        if why:
+            self._peers = ""
+            warnings.warn(f"peers cannot be used, and everything comes from storage: {why[0]}", stacklevel=5)
 
     def ordered(self, index: Any) -> None:
         """A work is ordered. Indices that are no numbers are not told."""
@@ -76,7 +89,9 @@ def ahead_of(loader: Any) -> Ahead | None:
         return None
     paths = paths_of(loader.dataset)
     if not paths:
-        return None
+        if not loader.peers:
+            return None
+        paths = _UNKNOWN
     staging = Staging(_staging_bytes())
     table = write_table(paths)
     if table is None:
@@ -94,7 +109,7 @@ def ahead_of(loader: Any) -> Ahead | None:
     }
     line = client.line()
     number = line.join(document, [staging.memory.descriptor, table])
-    return Ahead(line, number, staging, table, loader._meter)
+    return Ahead(line, number, staging, table, loader._meter, loader.peers or "")
 
 
 def _leave(line: Line, number: int, table: int, memory: Any) -> None:

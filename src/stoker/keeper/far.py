@@ -55,7 +55,7 @@ class Far:
             paths = (self._table.path(index) for index in range(len(self._table)))
             self._names = numbers_of([shared_file_key(path, self._roots) or b"" for path in paths if path])
         began = time.thread_time()
-        self.keeps_copies = self.peering.covers(self._names)
+        self.keeps_copies = bool(len(self._names)) and self.peering.covers(self._names)
         self.look_again_s = max(_LOOK_S, (time.thread_time() - began) / _LOOK_PART)
         return self.keeps_copies
 

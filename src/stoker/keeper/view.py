@@ -45,6 +45,20 @@ class MoveView:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerView:
+    """Another host that is asked before storage."""
+
+    name: str
+    held: int
+    """Items that it has told of."""
+    given: int
+    bytes: int
+    late: int
+    is_suspect: bool
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
 class KeeperView:
     """A keeper."""
 
@@ -53,6 +67,9 @@ class KeeperView:
     moved: int
     queues: tuple[QueueView, ...]
     moves: tuple[MoveView, ...]
+    peers: tuple[PeerView, ...] = ()
+    troubles: tuple[tuple[str, str], ...] = ()
+    """Peers that cannot be used at all, as they were named, and why."""
 
 
 def keepers() -> list[KeeperView]:
@@ -71,4 +88,7 @@ def _view(state: dict[str, Any]) -> KeeperView:
     names = [field.name for field in fields(QueueView)]
     queues = tuple(QueueView(**{name: queue[name] for name in names}) for queue in state["queues"])
     moves = tuple(MoveView(move["at"], move["from"], move["to"], move["count"], move["why"]) for move in state["moves"])
-    return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves)
+    among = state["peers"]
+    peers = tuple(PeerView(name, **host) for one in among for name, host in one.get("hosts", {}).items())
+    troubles = tuple((one["peers"], one["trouble"]) for one in among if "trouble" in one)
+    return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles)

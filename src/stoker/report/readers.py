@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from stoker.keeper.view import KeeperView, MoveView
+from stoker.keeper.view import KeeperView, MoveView, PeerView
 from stoker.report.top import clip, duration, fit, number, printable, size
 
 _HEAD = ("QUEUED", "UNREAD", "READERS", "AT WORK", "READ AHEAD", "STAGED", "MS A FILE")
@@ -36,7 +36,15 @@ def queue_lines(keepers: Sequence[KeeperView], width: int, now: float) -> list[s
         moved = f"; {keeper.moved} moves" if keeper.moved else ""
         lines.append(clip(f"  {keeper.readers} readers (pid {keeper.pid}), {free} for all queues{moved}", width))
         lines += [clip(f"  {printable(_words(move, now))}", width) for move in keeper.moves[-_MOVES:]]
+        lines += [clip(f"  {printable(_peer_words(peer))}", width) for peer in keeper.peers]
+        lines += [clip(f"  {printable(f'peers {name}: {why}')}", width) for name, why in keeper.troubles]
     return lines
+
+
+def _peer_words(peer: PeerView) -> str:
+    state = "late, not asked now" if peer.is_suspect else peer.trouble or "asked before storage"
+    late = f", {peer.late} answers late" if peer.late else ""
+    return f"host {peer.name}: holds {number(peer.held)}, gave {number(peer.given)} ({size(peer.bytes)}){late}; {state}"
 
 
 def _words(move: MoveView, now: float) -> str:
