@@ -18,8 +18,8 @@ from stoker.host import ranks
 from stoker.host.headroom import headroom_bytes
 from stoker.keeper import client
 from stoker.keeper.client import Line
-from stoker.keeper.house import READERS
 from stoker.keeper.table import write_table
+from stoker.plan import READERS
 from stoker.pool.work import Work
 
 _STAGING_BYTES = 256 << 20
