@@ -31,7 +31,8 @@ from typing import Any, Self
 
 from stoker.errors import ConfigError
 
-MOST_READERS = 64
+READERS, MOST_READERS = 16, 64
+"""Threads that read ahead on a host if nothing is said, and at most. They wait for storage, not for a core."""
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
 
 SECTIONS: dict[str, dict[str, tuple[str, type]]] = {

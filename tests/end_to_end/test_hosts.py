@@ -11,7 +11,7 @@ from benchmarks.partitioned import folder_of_files
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"hosts inside this machine: {missing()}")
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "files_ddp.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "folder_ddp.py"
 
 
 def train(hosts: Hosts, folder: str, *stoker: str, environment: dict[str, str]) -> tuple[str, list[int]]:

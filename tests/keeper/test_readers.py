@@ -2,7 +2,10 @@
 
 import multiprocessing
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -224,3 +227,25 @@ def test_a_killed_rank_leaves_nothing(latent: Latent, tmp_path: Path) -> None:
         rank.join()
         until(lambda pid=pid: is_gone(pid))  # type: ignore[misc]
         assert not keepers()
+
+
+@pytest.mark.parametrize("room", ["all", "a quarter"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_losses_are_bit_for_bit_those_without(ranks: int, room: str, latent: Latent, tmp_path: Path, scripts: Path) -> None:
+    cache = FILES * SIZE if room == "all" else FILES * SIZE // 4
+
+    def train(readers: str) -> tuple[list[str], int]:
+        words = [str(scripts / "files_ddp.py"), str(latent.path), str(tmp_path / readers), str(cache)]
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+        environment = {**os.environ, "STOKER_READERS": readers}
+        command = [sys.executable, *launch, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+        assert done.returncode == 0, done.stderr
+        ahead = sum(int(count) for count in re.findall(r"read ahead (\d+)", done.stderr))
+        return sorted(done.stdout.splitlines()), ahead
+
+    losses, none = train("0")
+    with_readers, ahead = train("16")
+    assert with_readers == losses
+    assert len(losses) == 2 * FILES // 8
+    assert (none, ahead > 0) == (0, True)

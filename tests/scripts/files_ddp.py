@@ -1,23 +1,23 @@
-"""Trains on the files of a folder, on several ranks. Rank 0 prints every loss, to the last digit.
+"""One process of a training on files under DistributedDataParallel: prints its losses in full, and what was read ahead.
 
-torchrun ... files_ddp.py FOLDER [--epochs N]
+files_ddp.py FOLDER CACHE_DIR CACHE_BYTES
 """
 
-import argparse
-from pathlib import Path
+import os
+import sys
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import Dataset, DistributedSampler
+
+import stoker
 
 
-class Folder(Dataset[Any]):
-    def __init__(self, root: str) -> None:
-        self.root = root
-        self.samples = [(str(path), int(path.parent.name[-1])) for path in sorted(Path(root).rglob("*.bin"))]
+class Files(Dataset[Any]):
+    def __init__(self, folder: str) -> None:
+        self.samples = [(os.path.join(folder, name), number % 3) for number, name in enumerate(sorted(os.listdir(folder)))]
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -25,34 +25,39 @@ class Folder(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         path, label = self.samples[index]
         with open(path, "rb") as file:
-            content = np.frombuffer(file.read(), np.uint8)
-        return torch.tensor([content[part::8].mean() / 255 for part in range(8)], dtype=torch.float32), label
+            first = np.frombuffer(file.read(), np.uint8)[:16].astype(np.float32) / 255
+        return torch.from_numpy(first) + torch.rand(16), label
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
-    parser.add_argument("--epochs", type=int, default=3)
-    options = parser.parse_args()
+    folder, cache_dir, cache_bytes = sys.argv[1:]
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(8, 7))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    dataset = Folder(options.folder)
-    sampler: Any = DistributedSampler(dataset, seed=3)
-    loader = DataLoader(dataset, 8, sampler=sampler, num_workers=1)
-    for epoch in range(options.epochs):
-        sampler.set_epoch(epoch)
-        for inputs, labels in loader:
+    torch.manual_seed(7)
+    model: Any = torch.nn.Linear(16, 3)
+    dataset = Files(folder)
+    sampler: Any = None
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        model, sampler = DistributedDataParallel(model), DistributedSampler(dataset, seed=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = stoker.DataLoader(
+        dataset, 8, shuffle=sampler is None, sampler=sampler, num_workers=2, cache=int(cache_bytes), cache_dir=cache_dir
+    )
+    for epoch in range(2):
+        if sampler is not None:
+            sampler.set_epoch(epoch)
+        for step, (inputs, labels) in enumerate(loader):
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if torch.distributed.get_rank() == 0:
-                print("loss", epoch, loss.item(), flush=True)
-        torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+            said = f"rank {os.environ.get('RANK', 0)} epoch {epoch} step {step} loss {loss.item().hex()}"
+            print(f"{said}\n", end="", flush=True)  # one write: ranks share the output
+    print(f"read ahead {loader.stats().read_ahead}", file=sys.stderr, flush=True)
+    loader.close()
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

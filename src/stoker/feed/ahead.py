@@ -19,9 +19,9 @@ from stoker.host import ranks
 from stoker.host.headroom import headroom_bytes
 from stoker.keeper import client
 from stoker.keeper.client import Line
-from stoker.keeper.house import READERS
 from stoker.keeper.table import write_table
 from stoker.keeper.view import keepers
+from stoker.plan import READERS
 from stoker.pool.work import Work
 from stoker.wire.secret import VARIABLE
 

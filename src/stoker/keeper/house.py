@@ -25,8 +25,6 @@ from stoker.keeper.table import Table
 from stoker.meter import now
 from stoker.plan import MOST_READERS
 
-READERS = 16
-"""Threads that wait for storage: more than storage needs to be busy, so few that it hardly matters to the cores."""
 PERIOD_S = 0.25
 """Readers are not moved again before."""
 _LOOK_S = 0.1
