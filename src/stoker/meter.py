@@ -47,12 +47,19 @@ class LoaderStats:
     """How often the cache could not do what it should; the bytes came from storage then."""
     helped: int = 0
     """Batches that workers of other ranks have made for this one."""
+    read_ahead: int = 0
+    """Samples among the misses that the reading process of the host had read before a worker asked for them."""
+    hits_peer: int = 0
+    """Samples that came from the caches of other hosts."""
+    bytes_peer: int = 0
+    """Bytes that came from the caches of other hosts."""
     group: Any = None
     """The group that batches are shared with, if any."""
 
 
-Counts = tuple[int, int, int, int, float, int, str]
-"""Hits, misses, bytes from the cache and from storage, seconds spent fetching, faults, and the first fault in words."""
+Counts = tuple[int, int, int, int, float, int, str, int, int, int]
+"""Hits, misses, bytes from the cache and from storage, seconds spent fetching, faults, the first in words, read ahead, and
+items and bytes from other hosts."""
 
 
 class Tally:
@@ -64,7 +71,8 @@ class Tally:
         _tallies.add(self)
 
     def _clear(self) -> None:
-        self._hits = self._misses = self._bytes_cache = self._bytes_storage = self._faults = 0
+        self._hits = self._misses = self._bytes_cache = self._bytes_storage = self._faults = self._ahead = 0
+        self._hits_peer = self._bytes_peer = 0
         self._fetch_s = 0.0
         self._fault = ""
 
@@ -83,6 +91,22 @@ class Tally:
             self._misses += is_looked_for
             self._bytes_storage += size
 
+    def ahead(self, size: int, *, is_from_peer: bool = False) -> None:
+        """An item came from storage, or from another host, but before it was asked for."""
+        if is_from_peer:
+            self.peer(size)
+            return
+        with self._lock:
+            self._misses += 1
+            self._bytes_storage += size
+            self._ahead += 1
+
+    def peer(self, size: int) -> None:
+        """An item came from another host."""
+        with self._lock:
+            self._hits_peer += 1
+            self._bytes_peer += size
+
     def spent(self, seconds: float) -> None:
         """Time spent fetching."""
         with self._lock:
@@ -98,7 +122,9 @@ class Tally:
         """The counts since the last call."""
         with self._lock:
             hits_misses = self._hits, self._misses
-            counts = *hits_misses, self._bytes_cache, self._bytes_storage, self._fetch_s, self._faults, self._fault
+            bytes_from = self._bytes_cache, self._bytes_storage
+            from_peers = self._hits_peer, self._bytes_peer
+            counts = *hits_misses, *bytes_from, self._fetch_s, self._faults, self._fault, self._ahead, *from_peers
             self._clear()
             return counts
 
@@ -123,20 +149,23 @@ class Meter:
         self.wait_s = self.prep_s = self.first_batch_s = 0.0
         self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
         self.fetch_s = 0.0
-        self.helped = 0
+        self.helped = self.read_ahead = self.hits_peer = self.bytes_peer = 0
         self.began_at = 0.0  # when the loader was first iterated
         self.has_warned = False
         self.group = ""  # that it reads in
 
     def add(self, counts: Counts) -> None:
         """Add what a worker has counted since its last report."""
-        hits, misses, bytes_cache, bytes_storage, fetch_s, faults, fault = counts
+        hits, misses, bytes_cache, bytes_storage, fetch_s, faults, fault, read_ahead, hits_peer, bytes_peer = counts
         self.hits += hits
         self.misses += misses
         self.bytes_cache += bytes_cache
         self.bytes_storage += bytes_storage
         self.fetch_s += fetch_s
         self.faults += faults
+        self.read_ahead += read_ahead
+        self.hits_peer += hits_peer
+        self.bytes_peer += bytes_peer
         if fault and not self.has_warned:
             self.has_warned = True
             warnings.warn(f"{fault}; what it does not give is read from storage", stacklevel=2)
@@ -161,6 +190,9 @@ class Meter:
             workers=self.workers,
             cache_faults=self.faults,
             helped=self.helped,
+            read_ahead=self.read_ahead,
+            hits_peer=self.hits_peer,
+            bytes_peer=self.bytes_peer,
         )
 
 

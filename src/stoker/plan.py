@@ -10,10 +10,14 @@ prefetch = 4               # batches ahead for each worker
 capacity_bytes = 8000000000
 policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
+[tiers]
+peers = "a:7001,b:7001"    # hosts whose caches are asked before storage, this one among them
 [share]
 group = "search-7"         # prepare batches once for all jobs of this name
 [ranks]
 share = true               # workers of all ranks of a job on this host help each other
+reading = 8                # threads of this host that read ahead for the queued batches of all ranks; 0 for none
+move = true                # whether they go where they are needed most
 [checkpoint]
 overhead = 0.03
 """
@@ -27,6 +31,8 @@ from typing import Any, Self
 
 from stoker.errors import ConfigError
 
+READERS, MOST_READERS = 16, 64
+"""Threads that read ahead on a host if nothing is said, and at most. They wait for storage, not for a core."""
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
 
 SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
@@ -37,8 +43,9 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "seed": ("seed", int),
     },
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
+    "tiers": {"peers": ("peers", str)},
     "share": {"group": ("group", str)},
-    "ranks": {"share": ("share_ranks", bool)},
+    "ranks": {"share": ("share_ranks", bool), "reading": ("readers", int), "move": ("move_readers", bool)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -53,9 +60,12 @@ class Plan:
     cache_bytes: int | None = None
     cache_policy: str | None = None
     cache_dir: str | None = None
+    peers: str | None = None
     group: str | None = None
     seed: int | None = None
     share_ranks: bool | None = None
+    readers: int | None = None
+    move_readers: bool | None = None
     overhead: float | None = None
 
     @classmethod
@@ -99,6 +109,8 @@ class Plan:
             raise ConfigError("capacity_bytes must be 1 or more")
         if plan.cache_policy not in (None, *CACHE_POLICIES):
             raise ConfigError(f"the cache policy must be one of {', '.join(CACHE_POLICIES)}, not {plan.cache_policy!r}")
+        if plan.readers is not None and not 0 <= plan.readers <= MOST_READERS:
+            raise ConfigError(f"reading must be from 0 to {MOST_READERS} threads")
         if plan.overhead is not None and not 0 < plan.overhead < 1:
             raise ConfigError("overhead is a fraction between 0 and 1")
         return plan

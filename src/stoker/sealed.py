@@ -2,8 +2,8 @@
 
     payload | checksum of block 0 | checksum of block 1 | ...
 
-A checksum covers the block, the item's key and the block's number, so that the bytes of another item are wrong, too. Long
-items are read in parts: then only the blocks of that part are checked.
+A checksum covers the block, the item's key as far as all hosts agree on it, and the block's number, so that the bytes of
+another item are wrong, too. Long items are read in parts: then only the blocks of that part are checked.
 """
 
 import struct
@@ -13,6 +13,8 @@ from stoker.checksum import SIZE, checksum
 from stoker.memory import Bytes
 
 BLOCK_BYTES = 1 << 18
+SHARED_BYTES = 32
+"""Of a key: name, size and time of a file. What follows, if anything, is only true on this host (inode, time of change)."""
 
 
 class ItemDamagedError(Exception):
@@ -25,6 +27,11 @@ def seal(key: bytes, payload: Bytes) -> bytes:
     count = max(1, -(-len(view) // BLOCK_BYTES))
     sums = [checksum(_block(view, number), _name(key, number)) for number in range(count)]
     return b"".join((view, _packing(count).pack(*sums)))
+
+
+def sealed_bytes(payload_bytes: int) -> int:
+    """The length in the store, from the length of a payload."""
+    return payload_bytes + SIZE * max(1, -(-payload_bytes // BLOCK_BYTES))
 
 
 def payload_bytes(sealed_bytes: int) -> int:
@@ -81,7 +88,8 @@ def _check(block: Bytes, key: bytes, number: int, sealed: memoryview, length: in
 
 
 def _name(key: bytes, number: int) -> bytes:
-    return key if not number else key + number.to_bytes(4, "little")
+    shared = key[:SHARED_BYTES]
+    return shared if not number else shared + number.to_bytes(4, "little")
 
 
 @lru_cache(64)

@@ -11,7 +11,7 @@ from tests.decide.test_whatif import profile, rates
 from stoker.decide.planner import decide, render
 from stoker.decide.ranks import RanksDecision, decide_ranks
 from stoker.errors import ConfigError
-from stoker.plan import Plan
+from stoker.plan import MOST_READERS, READERS, Plan
 from stoker.profile import Profile, Rates
 
 
@@ -122,3 +122,13 @@ def test_any_profile_gives_a_plan_that_loads_twice_the_same(
     assert Plan.load(path) == made.decision.plan
     assert made == decide_ranks(replace(base, host=replace(base.host, cores=4.0 * world, room_bytes=room)), hosts, gpus)
     assert set(made.decision.plan.values()) == set(made.decision.reasons)
+
+
+def test_more_readers_than_usual_are_asked_for_where_storage_makes_wait() -> None:
+    told = on_eight_cores(gpu=3000.0, storage=400.0, storage_by_readers={1: 50.0, 8: 400.0, 16: 700.0})
+    roomy = replace(told, host=replace(told.host, cores=64.0, room_bytes=round(0.3 * told.dataset.bytes)))
+    made = decide_ranks(roomy, 2, 2)
+    assert made.decision.plan.readers is not None
+    assert READERS < made.decision.plan.readers <= MOST_READERS
+    assert row(made, "reading") == ("", str(made.decision.plan.readers))
+    assert decide_ranks(on_eight_cores(gpu=300.0), 1, 2).decision.plan.readers is None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from stoker.cache import inspection, stores
+from stoker.cache import inspection, staging, stores
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreStats
 from stoker.cache.shelf import Budget, CacheUse, Shelf
@@ -160,8 +160,33 @@ class Cache:
             self._drop(key, opened)
             return None
         if found is not None:
-            self.tally.hit(len(found))
+            self.count(key, len(found))
         return found
+
+    def count(self, key: bytes, size: int) -> None:
+        """Count an item that was found: as a hit, unless it is only there because it was read ahead for this loader."""
+        nearby = staging.current()
+        brought = nearby.was_ahead(key) if nearby is not None else 0
+        if not brought:
+            self.tally.hit(size)
+        else:
+            self.tally.ahead(size, is_from_peer=bool(brought & staging.FROM_PEER))
+
+    def staged(self, key: bytes, *, waits: bool = True) -> bytes | None:
+        """An item that is not in the cache, but was read ahead for this loader. One that is just coming is waited for."""
+        nearby = staging.current()
+        if nearby is None:
+            return None
+        found = nearby.get(key)
+        if found is None and waits and nearby.is_coming(key) and (opened := self._open()) is not None:
+            if opened.claims.wait(key, nearby.is_late):
+                opened.claims.release([key])
+            found = nearby.get(key)
+        if found is None:
+            return None
+        payload, is_from_peer = found
+        self.tally.ahead(len(payload), is_from_peer=is_from_peer)
+        return payload
 
     def _hold_to_budget(self, opened: _Open) -> None:
         """Shrink to the budget: a job with a larger one may have gone."""
@@ -232,7 +257,8 @@ class Cache:
             claims.release([keys[position] for position in missing if position not in theirs])
         for position in theirs:  # no claim is held while waiting for another process's claim
             try:
-                is_ours = claims.wait(keys[position])
+                nearby = staging.current()
+                is_ours = claims.wait(keys[position], nearby.is_late if nearby is not None else None)
                 self._take_in([position], [position] if is_ours else [], request, result, ())
             finally:
                 claims.release([keys[position]])
@@ -252,12 +278,15 @@ class Cache:
         """Read items that other processes have not put there meanwhile, and keep those that are claimed."""
         for position in positions:
             result[position] = self.get(request.keys[position])
-        unread = [position for position in positions if result[position] is None]
+        missing = [position for position in positions if result[position] is None]
+        for position in missing:
+            result[position] = self.staged(request.keys[position], waits=position not in claimed)
+        unread = [position for position in missing if result[position] is None]
         if unread:
             for position, payload in zip(unread, request.read(unread), strict=True):
                 result[position] = payload
                 self.tally.miss(len(payload))
-        keep = [position for position in unread if position in claimed and request.is_settled(position)]
+        keep = [position for position in missing if position in claimed and request.is_settled(position)]
         if keep or evicted:
             self._keep(keep, request, result, evicted)
 

@@ -50,14 +50,16 @@ class Claims:
                     with contextlib.suppress(OSError):  # closed meanwhile, which released all claims
                         fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, unlock)
 
-    def wait(self, key: bytes) -> bool:
-        """Wait for a claim. False when its holder took too long."""
+    def wait(self, key: bytes, is_vain: Callable[[], bool] | None = None) -> bool:
+        """Wait for a claim. False when its holder took too long, or when `is_vain` says that waiting is in vain."""
         if self.claim(key):
             return True
         deadline = time.monotonic() + PATIENCE_S
         pause = _FIRST_PAUSE_S
         while time.monotonic() < deadline:
             time.sleep(pause)
+            if is_vain is not None and is_vain():
+                return False
             if self.claim(key):
                 return True
             pause = min(2 * pause, _LONGEST_PAUSE_S)

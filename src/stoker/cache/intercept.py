@@ -11,6 +11,7 @@ while it prepares samples.
 
 import builtins
 import contextlib
+import enum
 import importlib.abc
 import importlib.machinery
 import io
@@ -19,18 +20,19 @@ import stat
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from stoker.cache import staging
 from stoker.cache.cached import Cache
 from stoker.cache.opened import CachedFile, CachedText, LongFile
 from stoker.host import forks
 from stoker.memory import Bytes
-from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range
+from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range, shared_file_key
 
 LONGEST_BYTES = 64 << 20
 _KNOWN = 1 << 17
@@ -43,6 +45,18 @@ _NEVER = tuple(
     os.path.join(folder, "")
     for folder in {"/proc", "/sys", "/dev", "/run", sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib")}
 )
+
+
+class Origin(enum.IntEnum):
+    """Where an item came from that another process brought."""
+
+    STORAGE = 0
+    CACHE = 1
+    PEER = 2
+
+
+Ask = Callable[[bytes, str], tuple[Bytes, Origin] | None]
+"""Gives an item of a key and a path, if it can. It is sent to workers."""
 
 
 class _WholeFile:
@@ -87,11 +101,15 @@ class _WholeFile:
 
 
 class FileReads:
-    """Reads whole files below some folders through a cache. It is sent to workers."""
+    """Reads whole files below some folders through a cache. It is sent to workers.
 
-    def __init__(self, cache: Cache, roots: Sequence[str]) -> None:
+    With `ask`, the caches of several hosts are one: what is not here is asked for there, by key and path.
+    """
+
+    def __init__(self, cache: Cache, roots: Sequence[str], ask: Ask | None = None) -> None:
         self.cache = cache
-        self._roots = tuple(os.path.join(root, "") for root in roots)
+        self._ask = ask
+        self.roots = tuple(os.path.join(root, "") for root in roots)
         self._known: dict[str, tuple[str, bytes]] = {}
 
     def opened(self, name: Any) -> Any:
@@ -118,15 +136,33 @@ class FileReads:
             return None
         cache, key = self.cache, digest + file_version(found)
         if size > _LONG_BYTES and cache.size(key) == size:
-            cache.tally.hit(size)
+            cache.count(key, size)
             return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
+        if payload is None and self._ask is not None:
+            payload = self._asked(key, path)
         if payload is None and size <= cache.room_bytes():
             with contextlib.suppress(OSError):
                 payload = cache.fetch(_WholeFile(path, key, size))[0]
         elif payload is None:
-            cache.tally.miss(size)
+            payload = cache.staged(key)
+            if payload is None:
+                cache.tally.miss(size)
         return None if payload is None else CachedFile(payload, name, path, cache.tally)
+
+    def _asked(self, key: bytes, path: str) -> Bytes | None:
+        assert self._ask is not None
+        nearby = self.cache.staged(key) or self.cache.get(key)
+        if nearby is not None:
+            return nearby
+        beside = staging.current()
+        found = None if beside is not None and beside.is_late() else self._ask(key, path)
+        if found is None:
+            return None
+        payload, origin = found
+        count = {Origin.CACHE: self.cache.tally.hit, Origin.PEER: self.cache.tally.peer}
+        count.get(origin, self.cache.tally.miss)(len(payload))
+        return payload
 
     def _learn(self, name: str) -> tuple[str, bytes]:
         """The absolute path and the key of a file, by its name; no key if it is outside the folders."""
@@ -135,8 +171,9 @@ class FileReads:
         except (OSError, ValueError):
             return name, b""
         # `link/..` is the parent of the link's target, not of the link.
-        is_ours = path.startswith(self._roots) and not is_never(path) and os.pardir not in name
-        known = path, file_key(path) if is_ours else b""
+        is_ours = path.startswith(self.roots) and not is_never(path) and os.pardir not in name
+        key = file_key(path) if self._ask is None else shared_file_key(path, self.roots)
+        known = path, key if is_ours and key else b""
         if os.path.isabs(name):  # a relative name means another file in another working directory
             if len(self._known) >= _KNOWN:
                 self._known.clear()

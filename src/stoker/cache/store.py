@@ -139,11 +139,14 @@ class Store:
                 self._writing.release([WRITER])
 
     def visit(self, keys: Sequence[bytes], use: Callable[[Sequence[Bytes | None]], None]) -> None:
-        """Call `use` once with what lies under keys, as it is: sealed, unchecked, and gone when `use` returns."""
+        """Call `use` once with what lies under keys, as it is: sealed, unchecked, and gone when `use` returns.
+
+        The beginning of a key is enough: other hosts do not know the rest of it.
+        """
         self._check_file()
         try:
-            with self.lock, self._environment.begin(buffers=True) as transaction:
-                use([transaction.get(key) for key in keys])
+            with self.lock, self._environment.begin(buffers=True) as transaction, transaction.cursor() as cursor:
+                use([cursor.value() if cursor.set_range(key) and cursor.key()[: len(key)] == key else None for key in keys])
         except (lmdb.Error, SystemError) as error:
             raise _failure(self.folder, error) from error
 

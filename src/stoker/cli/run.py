@@ -27,6 +27,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "processes and jobs of this host share it",
     )
     parser.add_argument(
+        "--peers",
+        metavar="HOST:PORT,...",
+        help="with --cache: hosts of this job give each other what their caches hold, before storage is read; all are "
+        "named, this one among them, and share a secret (docs/peers.md)",
+    )
+    parser.add_argument(
         "--group",
         metavar="NAME",
         help="prepare every batch once for all jobs of this name on this host (a hyper-parameter search, say); they must "
@@ -71,6 +77,10 @@ def run(options: argparse.Namespace) -> int:
         plan = replace(plan, cache_bytes=parse_bytes(options.cache, "--cache"))
     if plan.cache_bytes:
         CACHE.check()
+    if options.peers is not None:
+        if not plan.cache_bytes:
+            raise ConfigError("--peers needs --cache SIZE: hosts give each other what their caches hold")
+        plan = replace(plan, peers=options.peers)
     if options.group is not None:
         from stoker.group.door import check_name  # what is not asked for is not loaded: that takes a tenth of a second
 

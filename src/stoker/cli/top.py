@@ -3,7 +3,8 @@
 q or Ctrl-C ends it. WAITING is the share of its time that a training loop waits for data; FETCH/PREP is how the time of
 the workers is divided between reading and preparing; WORKERS are processes (p) or threads (t); LAST is how long ago the
 loop got a batch. The groups that loaders are in stand below them: STAGING is the memory that holds batches, and how much
-it may be. In a pipe the table is printed once. Loaders with STOKER_TOP=0 in their environment are not seen.
+it may be. Last come the queues that this host's readers serve, for loaders with a cache. In a pipe the table is printed
+once. Loaders with STOKER_TOP=0 in their environment are not seen.
 """
 
 import argparse
@@ -17,11 +18,13 @@ from dataclasses import asdict
 from typing import Any
 
 from stoker.errors import CommandError
+from stoker.keeper.view import KeeperView, keepers
 from stoker.live import folder
 from stoker.live.groups import GroupView, Key
 from stoker.live.record import Seen
 from stoker.live.row import LoaderRow
 from stoker.live.watch import LoaderWatch
+from stoker.report.readers import queue_lines
 from stoker.report.top import Style, clip, table
 
 _EVERY_S = 1.0
@@ -44,10 +47,11 @@ def run(options: argparse.Namespace) -> int:
             time.sleep(_LOOK_S)
             rows = watch.rows()
         if options.json:
-            print(json.dumps([document(row) for row in rows], indent=2))
+            reading = keepers()
+            print(json.dumps([{**document(row), "reading": _reading(row, reading)} for row in rows], indent=2))
         else:
             width = shutil.get_terminal_size((120, 24)).columns
-            print("\n".join(table(rows, _style(width, None))))
+            print("\n".join([*table(rows, _style(width, None)), *queue_lines(keepers(), width, time.monotonic())]))
         return 0
     try:
         _live(watch)
@@ -68,7 +72,8 @@ def _live(watch: LoaderWatch) -> None:
             groups = len({row.seen.facts.key for row in rows if row.group is not None})
             loaders += f", {groups} group{'' if groups == 1 else 's'}" if groups else ""
             title = f"stoker top   {time.strftime('%H:%M:%S')}   {loaders}   (q to leave)"
-            screen.draw([clip(title, width), "", *table(rows, _style(width, height - 2))])
+            queues = queue_lines(keepers(), width, time.monotonic())[: height // 3]
+            screen.draw([clip(title, width), "", *table(rows, _style(width, height - 2 - len(queues))), *queues])
 
 
 def _look() -> dict[str, Any]:
@@ -114,6 +119,11 @@ def document(row: LoaderRow) -> dict[str, Any]:
         "hint": row.hint,
         "group": _group(row),
     }
+
+
+def _reading(row: LoaderRow, found: list[KeeperView]) -> list[dict[str, Any]]:
+    """What is read ahead for the loaders of a row's process."""
+    return [asdict(queue) for keeper in found for queue in keeper.queues if queue.pid == row.seen.facts.pid]
 
 
 def _group(row: LoaderRow) -> dict[str, Any] | None:

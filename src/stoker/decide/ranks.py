@@ -13,9 +13,10 @@ from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.loading import Loading, Needs, SampleTime
 from stoker.decide.model import predict, scaled
 from stoker.decide.planner import Decision, decide
-from stoker.decide.threads import Queue, divide
+from stoker.decide.threads import Division, Queue, divide
 from stoker.errors import ConfigError
 from stoker.order import Drawn
+from stoker.plan import MOST_READERS, READERS
 from stoker.profile import Profile
 from stoker.units import format_bytes
 
@@ -53,10 +54,13 @@ def decide_ranks(profile: Profile, hosts: int, gpus: int) -> RanksDecision:
     made = decide(profile, None if gpus == profile.world else given)
     if hosts > 1 and made.plan.cache_bytes and made.share.cached < 1:
         made = _with_policy(profile, made, hosts, gpus)
+    divided = _divided(profile, made, gpus)
+    if divided is not None and made.plan.cache_bytes and gpus != profile.world:
+        made = _with_readers(made, divided)
     rate = made.after.rate
     reason = f"predicted; {made.before.rate:,.0f} for a rank of the script as it is"
     expected = Row("samples/s", f"{rate:,.0f}", f"{gpus * rate:,.0f}", reason)
-    return RanksDecision(made, (*_workers(profile, made, gpus), *_cache(profile, made, hosts, gpus), expected))
+    return RanksDecision(made, (*_workers(profile, made, divided, gpus), *_cache(profile, made, hosts, gpus), expected))
 
 
 def _with_policy(profile: Profile, made: Decision, hosts: int, gpus: int) -> Decision:
@@ -89,30 +93,48 @@ def _changed(made: Decision, *, reason: str, size: str = "") -> Decision:
     return replace(made, reasons={**made.reasons, **said})
 
 
-def _workers(profile: Profile, made: Decision, gpus: int) -> list[Row]:
+def _with_readers(made: Decision, divided: Division) -> Decision:
+    """As many threads read ahead as workers would, if each did one of the two; not fewer than usual: waiting is cheap."""
+    readers = min(MOST_READERS, sum(divided.loading.workers))
+    if readers <= READERS:
+        return made
+    reason = "threads of a host that read ahead for the queued batches of all its ranks"
+    return replace(made, plan=replace(made.plan, readers=readers), reasons={**made.reasons, "readers": reason})
+
+
+def _workers(profile: Profile, made: Decision, divided: Division | None, gpus: int) -> list[Row]:
     workers = made.share.workers or 0
     rows = [Row("workers", str(workers), str(workers * gpus), made.reasons["num_workers"])]
     if not workers:
         return rows
     ahead = (made.plan.prefetch_factor or profile.prefetch) * workers
     queue = Row("queue, in batches", str(ahead), str(ahead * gpus), made.reasons["prefetch_factor"])
-    return [*rows, *_stages(profile, made, workers, gpus), queue]
+    return [*rows, *_stages(profile, made, divided), queue]
 
 
-def _stages(profile: Profile, made: Decision, workers: int, gpus: int) -> list[Row]:
+def _divided(profile: Profile, made: Decision, gpus: int) -> Division | None:
     """How many of a host's workers would read and how many prepare, if each did one of the two, for all ranks."""
+    workers = made.share.workers or 0
     if workers < 2:
-        return [Row("  reading", "", "", "all read and prepare in turn: there are too few to do only one of the two")]
+        return None
     share, batch, total = made.share, profile.batch_size, workers * gpus
     rates = scaled(profile.rates, "storage", share.storage_factor)
     prepared = {count: predict(profile.rates, replace(share, workers=count)).prep for count in range(1, workers + 1)}
     prepare = SampleTime.of_rates({count * gpus: rate * gpus for count, rate in prepared.items()}, growing=False)
     needs = Needs(here=share.cached * batch, storage=(1 - share.cached) * batch)
     train_s = batch / made.after.gpu
-    found = divide([Queue(Loading.of_rates(rates).seconds(needs, total))] * gpus, train_s, total, prepare, batch * gpus)
-    late = "; batches are late all the same" if found.loading.iteration_s > train_s else ""
-    reading = Row("  reading", "", str(sum(found.loading.workers)), "for all ranks, if each did only one of the two")
-    return [reading, Row("  preparing", "", str(found.preparing), f"{found.reason}{late}")]
+    return divide([Queue(Loading.of_rates(rates).seconds(needs, total))] * gpus, train_s, total, prepare, batch * gpus)
+
+
+def _stages(profile: Profile, made: Decision, divided: Division | None) -> list[Row]:
+    if divided is None:
+        return [Row("  reading", "", "", "all read and prepare in turn: there are too few to do only one of the two")]
+    is_late = divided.loading.iteration_s > profile.batch_size / made.after.gpu
+    late = "; batches are late all the same" if is_late else ""
+    alone = "for all ranks, if each did only one of the two"
+    why = "threads that read ahead for all ranks" if made.plan.readers else alone
+    reading = Row("  reading", "", str(made.plan.readers or sum(divided.loading.workers)), why)
+    return [reading, Row("  preparing", "", str(divided.preparing), f"{divided.reason}{late}")]
 
 
 def _cache(profile: Profile, made: Decision, hosts: int, gpus: int) -> list[Row]:

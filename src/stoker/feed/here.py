@@ -4,6 +4,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from stoker.feed.ahead import Ahead, ahead_of
 from stoker.feed.grouped import Membership
 from stoker.feed.publishing import publish_loader
 from stoker.memory import PrivateMemory
@@ -30,6 +31,8 @@ class Here:
         self.collate = HereCollate()
         """Torch's `default_collate`, into memory that is used again."""
         self._caching: Caching | None = None
+        self._ahead: Ahead | None = None
+        self._teller = 0
         self._member: Membership | None = None
         self._copies: Outbox | None = None
         self._record: Record | None = None
@@ -42,6 +45,14 @@ class Here:
         if self._caching is None:
             self._caching = Caching(self._loader())
         return self._caching
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """What this loader tells the keeper of its host; None if it tells nothing."""
+        if self._teller != os.getpid():  # a forked child has a line of its own
+            self._teller, self._ahead = os.getpid(), ahead_of(self._loader())
+            self.caching.staging = None if self._ahead is None else self._ahead.staging
+        return self._ahead
 
     @property
     def member(self) -> Membership:
@@ -85,6 +96,8 @@ class Here:
             iterator.close()
         if self._record is not None:
             self._record.close()
+        if self._ahead is not None:
+            self._ahead.close()
         if self._caching is not None:
             self._caching.close()
         for inbox in self.spares:

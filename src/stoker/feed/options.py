@@ -33,6 +33,10 @@ class Options:
     group_bytes: Any
     group_patience_s: float | None
     ranks: str | None = None
+    peers: str | None = None
+    readers: int | None = None
+    """Readers of the host's keeper; None: as many as are usual. Only a plan says it."""
+    moves_readers: bool | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     is_cache_planned: bool = False
     """Whether the cache is a plan's wish, not the script's."""
@@ -44,13 +48,13 @@ class Options:
         plan = self.plan if isinstance(self.plan, Plan) else default_plan if self.plan is None else Plan.load(self.plan)
         if is_wanted() and expected.difference() is not None:
             expected.fall_back(self._asked())
-            plan = replace(plan, workers=None, cache_bytes=None, group=None, seed=None, share_ranks=None)
+            plan = replace(plan, workers=None, cache_bytes=None, group=None, seed=None, share_ranks=None, peers=None)
         return self._planned(plan, dataset)._checked(dataset)
 
     def _asked(self) -> list[str]:
         """The options that torch's own loader does not have."""
         asked = {"seed=": self.seed is not None, "group=": self.group is not None, "cache=": self.cache is not None}
-        asked["ranks='shared'"] = self.ranks == "shared"
+        asked |= {"ranks='shared'": self.ranks == "shared", "peers=": self.peers is not None}
         return [name for name, is_asked in (asked | {"workers='threads'": self.workers == "threads"}).items() if is_asked]
 
     def _planned(self, plan: Plan, dataset: Any) -> "Options":
@@ -72,6 +76,9 @@ class Options:
             found["seed"] = plan.seed
         if plan.share_ranks and is_open("ranks", None):
             found["ranks"] = "shared"
+        if plan.peers is not None and is_open("peers", None) and (self.cache or plan.cache_bytes):
+            found["peers"] = plan.peers
+        found |= {"readers": plan.readers, "moves_readers": plan.move_readers}
         if plan.group is not None and is_open("group", None) and not streams:
             found["group"] = plan.group
         if plan.cache_bytes is not None and is_open("cache", None):
@@ -99,9 +106,22 @@ class Options:
             raise ConfigError(f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, not {self.cache_policy!r}")
         if self.cache_policy != "keep-first":
             self._check_order_is_known(dataset)
+        if self.peers is not None:
+            self._check_peers()
         if self.group is not None:
             checked = checked._checked_in_group(dataset)
         return checked
+
+    def _check_peers(self) -> None:
+        from stoker.wire.addresses import local_addresses, parse_addresses
+        from stoker.wire.secret import shared_secret
+
+        if self.cache is None:
+            raise ConfigError("peers= needs cache=: hosts give each other what their caches hold")
+        if self.cache_policy != "keep-first":
+            raise ConfigError(f"peers= goes with cache_policy='keep-first', not with {self.cache_policy!r}")
+        local_addresses(parse_addresses(str(self.peers)))
+        shared_secret()
 
     def _check_order_is_known(self, dataset: Any) -> None:
         from stoker.tensor.dataset import of_stoker  # not at the top: on other systems it cannot even be imported

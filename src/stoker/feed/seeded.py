@@ -45,6 +45,7 @@ class SeededInlineIter(MapIter):
     def _saw(self) -> None:
         if self._works.ordered:  # or else the user's sampler has failed
             self._progress.saw(self._works.ordered.popleft().samples)
+            self._took()
 
 
 class SeededPoolIter(PoolIter):
@@ -112,7 +113,9 @@ class SeededPoolIter(PoolIter):
 
     def _saw(self) -> None:
         if self._works.ordered:  # or else a worker has died after the last batch
-            self._progress.saw(self._works.ordered.popleft().samples)
+            ordered = self._works.ordered.popleft()
+            self._progress.saw(ordered.samples)
+            self._took(ordered.parts)
 
 
 @contextlib.contextmanager

@@ -93,9 +93,11 @@ def _end(owner: int, closing: list[Any]) -> None:
         waited_s = sum(meter.wait_s for meter in _meters)
         workers = max(meter.workers for meter in _meters)
         rank = "" if ranks.rank() is None else f" rank {ranks.rank()}:"
-        looked = sum(meter.hits + meter.misses for meter in _meters)
+        looked = sum(meter.hits + meter.misses + meter.hits_peer for meter in _meters)
         cached = f", {sum(meter.hits for meter in _meters) / looked:.0%} of reads from the cache" if looked else ""
         cached = cached.replace("%", " %") + "".join({f", in the group {m.group}" for m in _meters if m.group})
+        from_peers = sum(meter.hits_peer for meter in _meters)
+        cached += f", {from_peers / looked:.0%} from other hosts".replace("%", " %") if from_peers else ""
         helped = sum(meter.helped for meter in _meters)
         cached += f", {helped:,} batches made by workers of other ranks" if helped else ""
         by = f"{workers} worker{'' if workers == 1 else 's'}"

@@ -33,6 +33,19 @@ def file_key(path: str | bytes) -> bytes:
     return hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
 
 
+def shared_file_key(path: str | bytes, roots: Sequence[str]) -> bytes | None:
+    """What a file is called in the caches of several hosts: 16 bytes of its path from the folder of the data on.
+
+    `roots` are the folders of the data. The last part of a folder's name counts: where it lies may differ on every host.
+    """
+    name = os.fsdecode(path)
+    for root in roots:
+        folder = root.rstrip(os.sep)
+        if name.startswith(folder + os.sep):
+            return file_key(os.path.basename(folder) + name[len(folder) :])
+    return None
+
+
 def file_version(status: os.stat_result) -> bytes:
     """The version of a file, 32 bytes. It differs as soon as the file is changed or replaced."""
     return struct.pack("<qqQq", status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)

@@ -5,14 +5,16 @@ Each loader has one `Caching`. It is sent to the workers, prepares them, and han
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from stoker.cache import intercept
+from stoker.cache import intercept, staging
 from stoker.cache.cached import Cache
 from stoker.cache.intercept import FileReads
 from stoker.cache.roots import roots_of
+from stoker.cache.staging import Staging
 from stoker.cache.steering import Steering
+from stoker.keeper.asking import Asking
 from stoker.meter import Counts, Meter, Tally
 from stoker.order import Ids
 from stoker.tensor.dataset import expecting, of_stoker
@@ -31,8 +33,14 @@ class Caching:
             if roots == ("/",):
                 name = f"files of {type(dataset).__module__}.{type(dataset).__qualname__}"
             is_private = ours is not None and (ours.is_private or loader.cache_policy != "keep-first")
-            self.reads = FileReads(Cache(name, loader.cache, loader.cache_dir, is_private=is_private), roots)
+            if loader.peers:
+                name += " (of several hosts)"  # files have other names there
+            cache = Cache(name, loader.cache, loader.cache_dir, is_private=is_private)
+            ask = Asking(cache.folder) if loader.peers and cache.folder is not None else None
+            self.reads = FileReads(cache, roots, ask)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
+        self.staging: Staging | None = None
+        """What is read ahead for this loader, if anything."""
         self._steering: Steering | None = None
         # A plan may give a cache to a loader that did not ask for one. If its data is in memory, that needs no warning.
         self._intercepts = ours is None and not loader._options.is_cache_planned
@@ -49,6 +57,8 @@ class Caching:
         self.take()
         if self.reads is not None:
             intercept.activate(self.reads)
+        if self.staging is not None:
+            staging.activate(self.staging)
         return None if self._expect is None else self._foresee
 
     def _foresee(self, ids: Any) -> None:
@@ -65,9 +75,16 @@ class Caching:
             self._steering = Steering(loader.cache_policy, loader.cache, sizes, own, world)
         return self._steering
 
-    def active(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
         """In the training process: this thread fetches this way within the context."""
-        return contextlib.nullcontext() if self.reads is None else intercept.active(self.reads)
+        with intercept.active(self.reads), staging.active(self.staging):
+            yield
+
+    @property
+    def cache(self) -> Cache | None:
+        """The loader's cache, or its dataset's own."""
+        return self._cache
 
     def take(self) -> Counts | None:
         """What was counted in this process since the last call; None if nothing is counted."""

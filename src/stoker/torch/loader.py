@@ -86,6 +86,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         group_bytes: int | str | None = None,
         group_patience_s: float | None = None,
         ranks: str | None = None,
+        peers: str | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
         asked = Options(
@@ -100,7 +101,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             group_bytes,
             group_patience_s,
             ranks,
-            plan,
+            peers=peers,
+            plan=plan,
             given=self.__dict__.pop("_given", frozenset()),
         )
         options = self._options = asked.resolved(dataset, HOOKS.plan)
@@ -108,7 +110,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.plan, self.workers, self.seed = plan, options.workers, options.seed
         self.cache, self.cache_policy, self.cache_dir = options.cache, options.cache_policy, options.cache_dir
         self.group, self.group_bytes = options.group, options.group_bytes
-        self.group_patience_s, self.ranks = options.group_patience_s, options.ranks
+        self.group_patience_s, self.ranks, self.peers = options.group_patience_s, options.ranks, options.peers
         self._owner = os.getpid()
         self._meter = Meter()
         self._progress = Progress()

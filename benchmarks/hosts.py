@@ -1,0 +1,225 @@
+"""Hosts inside this machine: each has a network, mounts, processes, a name, a /dev/shm and a disk with the data of its own.
+
+    with Hosts(data, 3) as hosts:
+        process = hosts[0].start([sys.executable, "train.py"])
+        ...
+        hosts[0].bytes_read()         what its disk has delivered, by the kernel's count
+
+Links are as fast as the machine, unless `limit_link` is called. A disk is a read-only loop device over one image, with a
+page cache of its own; `limit_disk` sets its rate. Needs root, `ip`, `tc`, `losetup` and mkfs.ext4; the rate of disks
+needs the blkio controller of cgroup v1. Everything is gone when the context ends.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TOOLS = ["ip", "tc", "losetup", "mkfs.ext4", "debugfs", "unshare", "nsenter"]
+_BLKIO = Path("/sys/fs/cgroup/blkio")
+_SECTOR = 512
+
+# The first process of a host: it prepares the place, says so, and stays until it is killed.
+_FIRST = """
+set -e
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys 2>/dev/null || true
+mount -t tmpfs -o size=$5 tmpfs /dev/shm
+mount --bind "$3" /etc/hosts
+hostname "$1"
+mount -o ro "$2" "$4"
+ip link set lo up
+trap '' CHLD
+echo ready
+exec sleep infinity
+"""
+
+
+class Host:
+    """One of the hosts. `start` runs a command there."""
+
+    def __init__(self, name: str, address: str, device: str, data: Path, first: "subprocess.Popen[str]") -> None:
+        self.name, self.address, self.data = name, address, data
+        """Its name, its address on the network, and the folder where it sees the data."""
+        self.device = device
+        self._first = first
+        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        self.pid = int(children[0])
+        self._group: Path | None = None
+        self._started: list[subprocess.Popen[str]] = []
+
+    def command(self, words: Sequence[str | Path]) -> list[str]:
+        """The command line that runs a command on this host, in this folder."""
+        enter = ["nsenter", "-t", str(self.pid), "-n", "-m", "-u", "-p", f"--wd={os.getcwd()}"]
+        return [*enter, *map(str, words)]
+
+    def start(self, words: Sequence[str | Path], **options: Any) -> "subprocess.Popen[str]":
+        """Start a command. Its standard output can be read, unless the options say otherwise."""
+        group = self._group
+
+        def join() -> None:
+            if group is not None:
+                (group / "cgroup.procs").write_text("0")
+
+        wanted: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": join} | options
+        process: subprocess.Popen[str] = subprocess.Popen(self.command(words), **wanted)
+        self._started.append(process)
+        return process
+
+    def run(self, words: Sequence[str | Path], **options: Any) -> str:
+        """Run a command to its end, and return what it printed. Raises if it fails."""
+        options = {"check": True, "stdout": subprocess.PIPE, "text": True} | options
+        return str(subprocess.run(self.command(words), **options).stdout)
+
+    def pids(self) -> list[int]:
+        """The processes of this host but its first, as this machine numbers them."""
+        return [pid for pid in _processes(self.pid) if pid != self.pid]
+
+    def bytes_read(self) -> int:
+        """How many bytes the host's disk has delivered."""
+        fields = Path(f"/sys/block/{Path(self.device).name}/stat").read_text().split()
+        return int(fields[2]) * _SECTOR
+
+    def limit_disk(self, bytes_per_s: int) -> None:
+        """Limit what commands that are started from now on read from this host's disk."""
+        number = os.stat(self.device).st_rdev
+        group = _BLKIO / f"stoker-{os.getpid()}-{self.name}"
+        group.mkdir(exist_ok=True)
+        rate = f"{os.major(number)}:{os.minor(number)} {bytes_per_s}"
+        (group / "blkio.throttle.read_bps_device").write_text(rate)
+        self._group = group
+
+    def limit_link(self, bits_per_s: int) -> None:
+        """Limit what this host sends."""
+        words = ["dev", "eth0", "root", "tbf", "rate", f"{bits_per_s}bit", "burst", "256kb", "latency", "50ms"]
+        self.run(["tc", "qdisc", "replace", *words])
+
+    def cut_link(self, *, is_up: bool = False) -> None:
+        """Take the link down, or bring it up again."""
+        self.run(["ip", "link", "set", "eth0", "up" if is_up else "down"])
+
+    def end(self) -> None:
+        """End the host, and all of its processes with it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._first.kill()
+        self._first.wait()
+        for process in self._started:
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        if self._group is not None:
+            with contextlib.suppress(OSError):
+                self._group.rmdir()
+
+
+def _processes(first: int) -> list[int]:
+    """The processes in the namespace of one of them."""
+    space = os.readlink(f"/proc/{first}/ns/pid")
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{entry}/ns/pid") == space:
+                    found.append(int(entry))
+    return found
+
+
+class Hosts(Sequence[Host]):
+    """Some hosts on one network, each with the files of a folder on its own disk."""
+
+    def __init__(self, data: Path, count: int, *, memory: str = "2g") -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="hosts-"))
+        self._switch = f"switch-{os.getpid()}"
+        self._hosts: list[Host] = []
+        self._devices: list[str] = []
+        try:
+            self._make(data, count, memory)
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def __getitem__(self, which: Any) -> Any:
+        return self._hosts[which]
+
+    def __enter__(self) -> "Hosts":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _make(self, data: Path, count: int, memory: str) -> None:
+        names = [f"host{number}" for number in range(count)]
+        addresses = [f"10.9.0.{number + 1}" for number in range(count)]
+        known = self._folder / "hosts"
+        lines = [f"{address} {name}" for address, name in zip(addresses, names, strict=True)]
+        known.write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+        image = self._folder / "image"
+        size = sum(path.stat().st_size + 8192 for path in data.rglob("*"))
+        with open(image, "wb") as file:
+            file.truncate(int(size * 1.1) + (16 << 20))
+        _quiet("mkfs.ext4", "-q", "-O", "^has_journal", "-m", "0", "-N", str(_entries(data)), "-d", str(data), str(image))
+        _quiet("debugfs", "-w", "-R", "rmdir lost+found", str(image))
+        _quiet("ip", "netns", "add", self._switch)
+        _quiet("ip", "-n", self._switch, "link", "add", "bridge", "type", "bridge")
+        _quiet("ip", "-n", self._switch, "link", "set", "bridge", "up")
+        place = self._folder / "data"
+        place.mkdir()
+        for number, (name, address) in enumerate(zip(names, addresses, strict=True)):
+            device = _quiet("losetup", "--read-only", "--find", "--show", str(image)).strip()
+            self._devices.append(device)
+            host = Host(name, address, device, place, self._first(name, device, known, place, memory))
+            self._hosts.append(host)
+            link = f"link{number}"
+            ends = ["type", "veth", "peer", "name", "eth0", "netns", str(host.pid)]
+            _quiet("ip", "link", "add", link, "netns", self._switch, *ends)
+            _quiet("ip", "-n", self._switch, "link", "set", link, "master", "bridge", "up")
+            host.run(["ip", "address", "add", f"{address}/24", "dev", "eth0"])
+            host.run(["ip", "link", "set", "eth0", "up"])
+
+    def _first(self, name: str, device: str, known: Path, place: Path, memory: str) -> "subprocess.Popen[str]":
+        apart = ["unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+        words = ["sh", "-c", _FIRST, "sh", name, device, str(known), str(place), memory]
+        first = subprocess.Popen([*apart, *words], stdout=subprocess.PIPE, text=True)
+        assert first.stdout is not None
+        with first.stdout:
+            if first.stdout.readline() != "ready\n":
+                raise OSError(f"{name} could not be made")
+        return first
+
+    def close(self) -> None:
+        """End all hosts, and remove what they had."""
+        for host in self._hosts:
+            host.end()
+        subprocess.run(["ip", "netns", "delete", self._switch], capture_output=True)
+        for device in self._devices:
+            subprocess.run(["losetup", "--detach", device], capture_output=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _entries(folder: Path) -> int:
+    return sum(1 for _ in folder.rglob("*")) + 64
+
+
+def _quiet(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def missing() -> str:
+    """Why there can be no hosts on this machine; "" if there can."""
+    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if absent:
+        return f"{', '.join(absent)} not found"
+    return "" if os.getuid() == 0 and sys.platform == "linux" else "needs root"

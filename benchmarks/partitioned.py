@@ -1,0 +1,240 @@
+"""What do hosts gain that give each other what their caches hold? Real hosts (see `hosts`), each with a disk of its own.
+
+Every host reads another random share of the data in each epoch, as the ranks of a job do. `storage` is what the disks
+delivered in an epoch by the kernel's count, as a part of the data; `local` and `peers` are what came from the host's own
+cache and from the others'. `seconds` is the slowest host's epoch.
+
+    sudo python benchmarks/partitioned.py [--hosts 3] [--cache 0.35] [--files 600] [--disk 20MB/s] [--link 1000] [--jpeg]
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, DistributedSampler
+
+import stoker
+from stoker.units import parse_bytes
+
+PORT = 7001
+
+
+class Folder(Dataset[Any]):
+    """Files of a folder: a checksum of each, or a picture that is decoded and cropped."""
+
+    def __init__(self, root: str, *, are_pictures: bool) -> None:
+        self.samples = [(str(path), 0) for path in sorted(Path(root).rglob("*.bin"))]
+        self.are_pictures = are_pictures
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if self.are_pictures:
+            from PIL import Image
+
+            with open(self.samples[index][0], "rb") as file:
+                return np.asarray(Image.open(file).convert("RGB").crop((0, 0, 224, 224))), index
+        with open(self.samples[index][0], "rb") as file:
+            return np.frombuffer(hashlib.blake2b(file.read(), digest_size=8).digest(), np.uint8).copy(), index
+
+
+def drop_from_page_cache(path: str) -> None:
+    """Let the next read come from the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def be_a_host(asked: dict[str, Any]) -> None:
+    """One host's part: an epoch whenever a line comes in, and a line about it."""
+    dataset = Folder(asked["data"], are_pictures=asked["pictures"])
+    sampler: DistributedSampler[Any] = DistributedSampler(dataset, asked["hosts"], asked["number"], seed=7)
+    options: dict[str, Any] = {"cache": asked["cache"]} if asked["cache"] else {}
+    if asked["peers"]:
+        options["peers"] = asked["peers"]
+    loader = stoker.DataLoader(
+        dataset, 16, sampler=sampler, num_workers=asked["workers"], persistent_workers=True, **options
+    )
+    before = loader.stats()
+    for path, _ in dataset.samples:
+        os.stat(path)  # so that only contents are counted
+    print("ready", flush=True)
+    with loader:
+        for line in sys.stdin:
+            sampler.set_epoch(int(line))
+            for path, _ in dataset.samples:
+                drop_from_page_cache(path)
+            began, slowest, seen = time.perf_counter(), 0.0, []
+            at = began
+            for values, indices in loader:
+                slowest = max(slowest, time.perf_counter() - at)
+                seen += (
+                    [[index, bytes(value).hex()] for index, value in zip(indices.tolist(), values.numpy(), strict=True)]
+                    if not asked["pictures"]
+                    else [[index, ""] for index in indices.tolist()]
+                )
+                at = time.perf_counter()
+            seconds = time.perf_counter() - began
+            now = loader.stats()
+            counts = {
+                name: getattr(now, name, 0) - getattr(before, name, 0)
+                for name in ("hits", "misses", "bytes_cache", "bytes_storage", "hits_peer", "bytes_peer", "read_ahead")
+            }
+            before = now
+            print(json.dumps({"seconds": seconds, "slowest": slowest, "seen": seen, **counts}), flush=True)
+
+
+@contextlib.contextmanager
+def folder_of_files(count: int, size: int, *, are_pictures: bool) -> Iterator[Path]:
+    """A folder with files to read, old enough to be kept."""
+    chance = np.random.default_rng(5)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name, "files")
+        for number in range(count):
+            place = folder / f"class{number % 7}"
+            place.mkdir(parents=True, exist_ok=True)
+            path = place / f"{number:05}.bin"
+            if are_pictures:
+                from workloads import jpeg
+
+                path.write_bytes(jpeg(number % 64) + number.to_bytes(4, "big"))
+            else:
+                path.write_bytes(chance.bytes(int(size * (0.6 + 0.8 * chance.random()))))
+            os.utime(path, (1_700_000_000, 1_700_000_000 + number))
+        yield folder
+
+
+class Job:
+    """The same script on every host. `epoch` runs one epoch on all, and tells what came from where."""
+
+    def __init__(
+        self, hosts: Any, data: Path, *, cache: int, has_peers: bool, workers: int = 2, pictures: bool = False
+    ) -> None:
+        self.hosts, self.files = hosts, sorted(data.rglob("*.bin"))
+        self.bytes = sum(path.stat().st_size for path in self.files)
+        self.truth = (
+            {}
+            if pictures
+            else {
+                number: hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+                for number, path in enumerate(self.files)
+            }
+        )
+        secret = Path(tempfile.gettempdir(), f"secret-{secrets.token_hex(4)}")
+        descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(descriptor, secrets.token_hex(32).encode())
+        os.close(descriptor)
+        self._secret = secret
+        peers = ",".join(f"{host.name}:{PORT}" for host in hosts) if has_peers else ""
+        environment = os.environ | {"STOKER_SECRET_FILE": str(secret)}
+        asked = {"hosts": len(hosts), "cache": cache, "peers": peers, "workers": workers, "pictures": pictures}
+        self.processes = [
+            host.start(
+                [sys.executable, __file__, json.dumps(asked | {"number": number, "data": str(host.data)})],
+                stdin=-1,
+                env=environment,
+            )
+            for number, host in enumerate(hosts)
+        ]
+        assert all(process.stdout.readline() == "ready\n" for process in self.processes)
+
+    def begin(self, epoch: int, which: list[int] | None = None) -> None:
+        """Let hosts begin an epoch."""
+        for number in range(len(self.hosts)) if which is None else which:
+            stdin = self.processes[number].stdin
+            assert stdin is not None
+            stdin.write(f"{epoch}\n")
+            stdin.flush()
+
+    def epoch(self, epoch: int) -> dict[str, Any]:
+        """One epoch on all hosts. Raises AssertionError if a sample is missing, repeated or wrong."""
+        before = [host.bytes_read() for host in self.hosts]
+        self.begin(epoch)
+        return self.end(before)
+
+    def end(self, before: list[int]) -> dict[str, Any]:
+        """Wait for the end of an epoch that was begun when the disks had delivered so much."""
+        told = [json.loads(process.stdout.readline()) for process in self.processes]
+        seen = [tuple(one) for host in told for one in host.pop("seen")]
+        numbers = {number for number, _ in seen}
+        assert numbers == set(range(len(self.files))), f"{len(self.files) - len(numbers)} samples are missing"
+        assert len(seen) - len(numbers) < len(self.hosts), "samples are repeated"
+        assert all(self.truth[number] == value for number, value in seen if self.truth), "samples have wrong bytes"
+        read = [host.bytes_read() - start for host, start in zip(self.hosts, before, strict=True)]
+        uses = [host["hits"] + host["misses"] + host["hits_peer"] for host in told]
+        return {
+            "storage": sum(read) / self.bytes,
+            "storage_by_host": [part / self.bytes for part in read],
+            "local": [host["hits"] / max(1, use) for host, use in zip(told, uses, strict=True)],
+            "peers": [host["hits_peer"] / max(1, use) for host, use in zip(told, uses, strict=True)],
+            "seconds": max(host["seconds"] for host in told),
+            "slowest": max(host["slowest"] for host in told),
+        }
+
+    def close(self) -> None:
+        """End the job."""
+        for process in self.processes:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+        for process in self.processes:
+            process.wait()
+        self._secret.unlink(missing_ok=True)
+
+
+def main() -> None:
+    """Print a line for each way to read."""
+    import harness
+    from hosts import Hosts
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=3)
+    parser.add_argument(
+        "--cache", type=float, default=0.35, help="each host's cache, as a part of the data (default: 0.35)"
+    )
+    parser.add_argument("--files", type=int, default=600)
+    parser.add_argument("--size", default="100KB")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--disk", help="rate of each host's disk, such as 20MB/s")
+    parser.add_argument("--link", type=int, help="rate of each host's link in Mbit/s")
+    parser.add_argument("--jpeg", action="store_true", help="pictures that are decoded, instead of checksums")
+    parser.add_argument("--without", action="store_true", help="first the same without peers")
+    options = parser.parse_args()
+    size = parse_bytes(options.size, "--size")
+    with folder_of_files(options.files, size, are_pictures=options.jpeg) as data:
+        total = sum(path.stat().st_size for path in data.rglob("*.bin"))
+        for has_peers in [False, True] if options.without else [True]:
+            with Hosts(data.parent, options.hosts) as hosts:
+                for host in hosts:
+                    if options.disk:
+                        host.limit_disk(parse_bytes(options.disk.removesuffix("/s"), "--disk"))
+                    if options.link:
+                        host.limit_link(options.link * 1_000_000)
+                cache = int(total * options.cache)
+                job = Job(hosts, data.parent, cache=cache, has_peers=has_peers, pictures=options.jpeg)
+                try:
+                    epochs = [job.epoch(number) for number in range(options.epochs)]
+                finally:
+                    job.close()
+            name = f"{options.hosts} hosts, {options.cache:.0%} each, {'peers' if has_peers else 'no peers'}"
+            for number, epoch in enumerate(epochs):
+                harness.report(f"{name}, epoch {number + 1}", **epoch)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and sys.argv[1].startswith("{"):
+        torch.set_num_threads(1)
+        be_a_host(json.loads(sys.argv[1]))
+    else:
+        main()

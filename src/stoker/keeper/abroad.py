@@ -1,0 +1,146 @@
+"""The keeper's dealings with other hosts: who takes part, what workers ask for, and copies in the background.
+
+Loaders that name the same peers and the same secret share one `Peering`, which begins with the first of them and ends with
+the last. Where it cannot begin (the address is taken, the secret cannot be read) everything comes from storage, and the
+keeper's state says why.
+"""
+
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from stoker.cache.intercept import Origin
+from stoker.errors import ConfigError
+from stoker.keeper import asking
+from stoker.keeper.far import Far
+from stoker.keeper.messages import Said
+from stoker.keeper.peering import Peering
+from stoker.keeper.queues import LoaderQueue
+from stoker.keeper.table import Table
+from stoker.wire.addresses import local_addresses, parse_addresses
+from stoker.wire.secret import read_secret
+
+ANSWERING = 8
+_PAUSE_S = 0.01
+
+
+class Abroad:
+    """Everything that concerns other hosts."""
+
+    def __init__(self) -> None:
+        self._peerings: dict[tuple[str, str], tuple[Peering, int]] = {}
+        self._trouble: dict[str, str] = {}
+        self._answering: ThreadPoolExecutor | None = None
+        self._is_over = threading.Event()
+
+    def join(self, about: dict[str, Any], folder: Path, table: Table, roots: Sequence[str]) -> Far | None:
+        """A loader's files on other hosts; None if it names no peers, or if they cannot be used."""
+        peers, secret = str(about["peers"]), str(about["secret"])
+        if not peers:
+            return None
+        self._answering = self._answering or ThreadPoolExecutor(ANSWERING, "answering")
+        name = peers, secret
+        try:
+            peering, users = self._peerings.get(name) or (_begin(peers, Path(secret)), 0)
+        except (ConfigError, OSError) as error:
+            self._trouble[peers] = str(error)
+            return None
+        self._peerings[name] = peering, users + 1
+        peering.give(folder)
+        return Far(peering, table, roots)
+
+    def leave(self, far: Far | None, folder: Path) -> None:
+        """A loader has gone."""
+        if far is None:
+            return
+        far.peering.give_no_more(folder)
+        for name, (peering, users) in list(self._peerings.items()):
+            if peering is far.peering:
+                if users > 1:
+                    self._peerings[name] = peering, users - 1
+                else:
+                    del self._peerings[name]
+                    peering.close()
+
+    def fill(self, queue: LoaderQueue) -> None:
+        """Keep copies for a loader in the background, when all data is held somewhere."""
+        threading.Thread(target=self._fill, args=(queue,), name="copying", daemon=True).start()
+
+    def _fill(self, queue: LoaderQueue) -> None:
+        far = queue.bringing.far
+        assert far is not None
+        while not far.is_all_held():
+            if queue.is_closed or self._is_over.wait(far.look_again_s):
+                return
+        for index in far.order():
+            while queue.unread and not queue.is_closed:  # what is needed next goes first
+                if self._is_over.wait(_PAUSE_S):
+                    return
+            try:
+                if queue.is_closed or not queue.bringing.copy(far.path(index)):
+                    return
+            except OSError:
+                continue
+
+    def asked(self, line: socket.socket, said: Said, queues: Sequence[LoaderQueue]) -> None:
+        """A worker wants an item. It is answered by another thread."""
+        key, folder, path = said.content.split(b"\0", 2)
+        place = Path(os.fsdecode(folder))
+        queue = next((queue for queue in queues if queue.bringing.near.folder == place), None)
+        if queue is None or self._answering is None:
+            asking.answer(line, said.number, None, Origin.STORAGE)
+            return
+        self._answering.submit(_give, line, said.number, queue, bytes.fromhex(key.decode()), path)
+
+    def state(self) -> list[dict[str, Any]]:
+        """What others may see of it."""
+        found: list[dict[str, Any]] = [{"peers": peers, "trouble": trouble} for peers, trouble in self._trouble.items()]
+        for (peers, _), (peering, _) in list(self._peerings.items()):
+            stats = peering.stats()
+            hosts = {
+                name: {
+                    "held": stats.held[name],
+                    "given": peer.given,
+                    "bytes": peer.received_bytes,
+                    "late": peer.late,
+                    "is_suspect": peer.is_suspect,
+                    "trouble": peer.trouble,
+                }
+                for name, peer in stats.peers.items()
+            }
+            found.append({"peers": peers, "hosts": hosts, "given": stats.given, "given_bytes": stats.given_bytes})
+        return found
+
+    def close(self) -> None:
+        """Leave the others."""
+        self._is_over.set()
+        if self._answering is not None:
+            self._answering.shutdown(wait=False, cancel_futures=True)
+        for peering, _ in self._peerings.values():
+            peering.close()
+        self._peerings.clear()
+
+
+def _begin(peers: str, secret: Path) -> Peering:
+    addresses = parse_addresses(peers)
+    key = read_secret(secret)
+    errors = []
+    for own in local_addresses(addresses):
+        try:
+            return Peering(own, [address for address in addresses if address != own], key)
+        except ConfigError as error:  # another process listens there
+            errors.append(str(error))
+    raise ConfigError("; ".join(errors))
+
+
+def _give(line: socket.socket, number: int, queue: LoaderQueue, key: bytes, path: bytes) -> None:
+    try:
+        found = queue.bringing.give(key, path)
+    except OSError:
+        found = None
+    payload, origin = found if found is not None else (None, Origin.STORAGE)
+    asking.answer(line, number, payload, origin)

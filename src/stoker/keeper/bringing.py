@@ -1,0 +1,252 @@
+"""Bringing one file near, before a worker asks for it: into the cache if there is room, else into the loader's staging.
+
+Keys, claims and budget are those of the cache, so that a worker that wants the same file meanwhile waits for it, and
+nothing is kept that workers would not keep. What is there, or what another process is just reading, is left alone. So is
+a file that was changed just now. Nothing here is an error: what is not brought is read by a worker, which raises.
+"""
+
+import contextlib
+import enum
+import os
+import stat
+from pathlib import Path
+
+from stoker.cache import stores
+from stoker.cache.claims import Claims
+from stoker.cache.intercept import Origin
+from stoker.cache.shelf import Budget
+from stoker.cache.staging import Place, Stager
+from stoker.cache.store import StoreBusyError, StoreFullError
+from stoker.keeper.far import Far
+from stoker.memory import Bytes
+from stoker.meter import now
+from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range, shared_file_key
+
+LONGEST_BYTES = 64 << 20
+"""Workers do not get longer files from the cache."""
+_READ_ONLY = os.O_RDONLY | os.O_CLOEXEC
+
+
+class Brought(enum.Enum):
+    """What became of a file."""
+
+    READ = enum.auto()
+    LEFT = enum.auto()
+    """It is there, or it cannot be brought."""
+    NO_ROOM = enum.auto()
+    """The staging is full until batches are taken."""
+
+
+class Near:
+    """A cache as the keeper uses it: no job of the cache's, so that it keeps no budget alive."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = stores.acquire(folder)
+        self.claims = Claims(folder / "claims")
+        self.budget = Budget(folder)
+
+    def has_room(self, size: int) -> bool:
+        """Whether the cache would keep an item of a size."""
+        return size <= self.budget.bytes() - self.store.payload_bytes()
+
+    def close(self) -> None:
+        """Close the store in this process, if nobody else uses it."""
+        stores.release(self.store)
+        self.claims.close()
+
+
+class Bringing:
+    """For one loader: where its files go. With `far`, other hosts are asked before storage."""
+
+    def __init__(
+        self, near: Near, stager: Stager, roots: tuple[str, ...], *, fills_cache: bool, is_shared: bool, far: Far | None
+    ) -> None:
+        self.near, self.stager, self.far = near, stager, far
+        self._roots, self._is_shared = roots, is_shared
+        self._folders = tuple(os.fsencode(root) for root in roots)
+        self._fills_cache = fills_cache
+        """Whether the cache keeps what comes first. Other policies decide as they order, and their workers keep it."""
+        self.bytes_read = 0
+
+    def bring(self, work: int, path: bytes) -> tuple[Brought, float]:
+        """Bring a file for a work. Returns how long reading took, too."""
+        try:
+            found = self._look(path)
+            if found is None:
+                return Brought.LEFT, 0.0
+            key, size = found
+            if self.stager.has(work, key) or self.near.store.size(key) is not None:
+                return Brought.LEFT, 0.0
+            if not self.near.claims.claim(key):
+                return Brought.LEFT, 0.0
+            try:
+                if self.near.store.size(key) is not None:
+                    return Brought.LEFT, 0.0
+                return self._read(work, path, key, size)
+            finally:
+                self.near.claims.release([key])
+        except FileNotFoundError:
+            if not self.near.store.is_there():
+                raise  # the cache itself has been removed
+        except PermissionError:
+            pass
+        return Brought.LEFT, 0.0
+
+    def _look(self, path: bytes) -> tuple[bytes, int] | None:
+        """The key and the size of a file; None if it is none that is brought. Raises OSError."""
+        if not path.startswith(self._folders):
+            return None
+        status = os.stat(path)
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode) or not 0 < size <= LONGEST_BYTES or not is_old_enough(status):
+            return None
+        name = shared_file_key(path, self._roots) if self._is_shared else file_key(path)
+        return None if name is None else (name + file_version(status), size)
+
+    def _read(self, work: int, path: bytes, key: bytes, size: int) -> tuple[Brought, float]:
+        if self.far is not None and self.far.has(key):
+            outcome = self._bring_from_afar(self.far, work, key, size)
+            if outcome is not None:
+                return outcome
+        keeps = self._fills_cache and self.near.has_room(size)
+        descriptor = os.open(path, _READ_ONLY)
+        place: Place | None = None
+        try:
+            if not keeps and _is_cached(descriptor, size):
+                return Brought.LEFT, 0.0  # the kernel has it: a worker is as fast by itself
+            if not keeps and not self.stager.can_hold(size):
+                return Brought.LEFT, _warm(descriptor, size)
+            place = self.stager.announce(work, key) if keeps else self.stager.reserve(work, key, size)
+            if place is None:
+                return Brought.NO_ROOM, 0.0
+            began = now()
+            payload = read_range(descriptor, 0, size)
+            took_s = now() - began
+            if len(payload) != size or not key.endswith(file_version(os.fstat(descriptor))):
+                return Brought.LEFT, 0.0
+            self.bytes_read += size
+            if not keeps:
+                self.stager.fill(place, key, payload)
+                place = None
+            elif self._keep(key, payload):
+                self.stager.confirm(place)
+                place = None
+                drop_from_page_cache(descriptor)
+            return Brought.READ, took_s
+        finally:
+            os.close(descriptor)
+            if place is not None:
+                self.stager.drop(place)
+
+    def _bring_from_afar(self, far: Far, work: int, key: bytes, size: int) -> tuple[Brought, float] | None:
+        """Bring an item from another host. None if it has to come from storage."""
+        keeps = self._keeps_copy(size)
+        if not keeps and not self.stager.can_hold(size):
+            return Brought.LEFT, 0.0
+        place: Place | None = self.stager.announce(work, key) if keeps else self.stager.reserve(work, key, size)
+        if place is None:
+            return Brought.NO_ROOM, 0.0
+        try:
+            began = now()
+            payload = far.fetch(key)
+            took_s = now() - began
+            if payload is None or len(payload) != size:
+                return None
+            if not keeps:
+                self.stager.fill(place, key, payload, is_from_peer=True)
+                place = None
+            elif self._keep(key, payload, is_copy=True):
+                self.stager.confirm(place, is_from_peer=True)
+                place = None
+            return Brought.READ, took_s
+        finally:
+            if place is not None:
+                self.stager.drop(place)
+
+    def _keeps_copy(self, size: int) -> bool:
+        return self._fills_cache and self.far is not None and self.far.keeps_copies and self.near.has_room(size)
+
+    def copy(self, path: bytes) -> bool:
+        """Keep a copy of an item that another host holds, if there is room. False: there is none."""
+        found = self._look(path)
+        if found is None or self.far is None or self.near.store.size(found[0]) is not None:
+            return True
+        key, size = found
+        if not self._keeps_copy(size):
+            return False
+        if self.far.has(key) and self.near.claims.claim(key):
+            try:
+                payload = self.far.fetch(key)
+                if payload is not None and len(payload) == size:
+                    self._keep(key, payload, is_copy=True)
+            finally:
+                self.near.claims.release([key])
+        return True
+
+    def give(self, key: bytes, path: bytes) -> tuple[Bytes, Origin] | None:
+        """An item that a worker waits for, from wherever it is. Raises OSError."""
+        found = self.near.store.get(key)
+        if found is None and not self.near.claims.claim(key):
+            if not self.near.claims.wait(key):  # a reader is just bringing it
+                return None
+            found = self.near.store.get(key)
+        try:
+            if found is not None:
+                return found, Origin.CACHE
+            staged = self.stager.staging.get(key)
+            if staged is not None:
+                return staged[0], Origin.PEER if staged[1] else Origin.STORAGE
+            return self._give_from_afar(key) or self._give_from_storage(key, path)
+        finally:
+            self.near.claims.release([key])
+
+    def _give_from_afar(self, key: bytes) -> tuple[Bytes, Origin] | None:
+        payload = self.far.fetch(key) if self.far is not None else None
+        if payload is None:
+            return None
+        if self._keeps_copy(len(payload)):
+            self._keep(key, payload, is_copy=True)
+        return payload, Origin.PEER
+
+    def _give_from_storage(self, key: bytes, path: bytes) -> tuple[Bytes, Origin] | None:
+        found = self._look(path)
+        if found is None or found[0] != key:
+            return None
+        descriptor = os.open(path, _READ_ONLY)
+        try:
+            payload = read_range(descriptor, 0, found[1])
+            if len(payload) != found[1] or not key.endswith(file_version(os.fstat(descriptor))):
+                return None
+            if self._fills_cache and self.near.has_room(len(payload)) and self._keep(key, payload):
+                drop_from_page_cache(descriptor)
+            return payload, Origin.STORAGE
+        finally:
+            os.close(descriptor)
+
+    def _keep(self, key: bytes, payload: bytes, *, is_copy: bool = False) -> bool:
+        with contextlib.suppress(StoreFullError, StoreBusyError):
+            if self.near.store.put([(key, payload)], self.near.budget.bytes()):
+                if self.far is not None:
+                    self.far.kept(key, is_copy=is_copy)
+                return True
+        return False
+
+
+def _is_cached(descriptor: int, size: int) -> bool:
+    """Whether the kernel can give a file without reading it, as far as its first and last byte tell."""
+    byte = bytearray(1)
+    try:
+        return all(os.preadv(descriptor, [byte], at, os.RWF_NOWAIT) == 1 for at in (0, size - 1))
+    except OSError:  # it would have to read, or cannot tell
+        return False
+
+
+def _warm(descriptor: int, size: int) -> float:
+    """Let the kernel read a file into the page cache. Returns how long that took."""
+    began = now()
+    buffer = bytearray(min(size, 1 << 20))
+    at = 0
+    while at < size and (count := os.preadv(descriptor, [buffer], at)) > 0:
+        at += count
+    return now() - began

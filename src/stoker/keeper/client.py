@@ -1,0 +1,135 @@
+"""A training process's end of the line to the keeper. It costs some microseconds a message, and never waits.
+
+What cannot be said at once is dropped: the keeper only saves time. If the keeper is gone, another one is started, but not
+again and again. A forked child has no line: it gets one of its own if it iterates a loader.
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from stoker.host import forks
+from stoker.keeper import door, messages
+from stoker.meter import now
+
+_AGAIN_S, _LATEST_S = 1.0, 60.0
+"""A keeper that is lost is replaced after a second, and later each time."""
+
+
+class Line:
+    """This process's line, for all its loaders."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._socket: socket.socket | None = None
+        self._starting: subprocess.Popen[bytes] | None = None
+        self._losses = 0
+        self._not_before = 0.0
+        self._numbers = itertools.count()
+        self._guests: dict[int, tuple[dict[str, Any], list[int]]] = {}
+
+    def join(self, document: dict[str, Any], descriptors: list[int]) -> int:
+        """Tell the keeper of a loader, whose descriptors stay open until it leaves. Returns the loader's number."""
+        number = next(self._numbers)
+        self._guests[number] = document, descriptors
+        if self._socket is None:
+            self._connect()
+        else:
+            self._say(lambda line: messages.introduce(line, number, document, descriptors))
+        return number
+
+    def queued(self, loader: int, number: int, taken: int, waited_s: float, indices: bytes) -> bool:
+        """Tell that a batch is ordered. Returns whether the keeper will know."""
+        line = self._socket
+        if line is None:
+            if now() < self._not_before or not self._connect():
+                return False
+            line = self._socket
+            assert line is not None
+        try:
+            messages.send(line, messages.QUEUED, loader, number, taken, waited_s, indices)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._losses += 1
+            self._lose()
+            return False
+        if self._starting is not None and self._starting.poll() is not None:
+            self._starting = None
+        return True
+
+    def over(self, loader: int) -> None:
+        """Tell that nothing of a loader is queued any more."""
+        self._say(lambda line: messages.send(line, messages.OVER, loader))
+
+    def leave(self, loader: int) -> None:
+        """Tell that a loader goes. With the last one the line ends."""
+        self._guests.pop(loader, None)
+        self._say(lambda line: messages.send(line, messages.CLOSED, loader))
+        if not self._guests:
+            self.close()
+
+    def _say(self, tell: Callable[[socket.socket], None]) -> None:
+        if self._socket is not None:
+            try:
+                tell(self._socket)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._lose()
+
+    def _connect(self) -> bool:
+        self._not_before = now() + min(_LATEST_S, _AGAIN_S * 2 ** min(self._losses, 10))
+        try:
+            self._socket, starting = door.reach()
+        except door.NoKeeperError:
+            return False
+        self._starting = starting
+        for number, (document, descriptors) in self._guests.items():
+            self._say(lambda line, it=(number, document, descriptors): messages.introduce(line, *it))  # type: ignore[misc]
+        return self._socket is not None
+
+    def _lose(self) -> None:
+        line, self._socket = self._socket, None
+        if line is not None:
+            line.close()
+
+    def close(self) -> None:
+        """End the line. What was started is waited for: that one ends as soon as the keeper runs."""
+        self._lose()
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.wait()
+
+    def forget(self) -> None:
+        """In a forked child: the line is the parent's."""
+        self._lose()
+        if self._starting is not None:
+            self._starting.returncode = 0  # it is no child of this process
+            self._starting = None
+
+
+_line: Line | None = None
+
+
+def line() -> Line:
+    """The line of this process."""
+    global _line
+    if _line is None or _line.owner != os.getpid():
+        _line = Line()
+    return _line
+
+
+def _after_fork_in_child() -> None:
+    global _line
+    if _line is not None:
+        with contextlib.suppress(OSError):
+            _line.forget()
+        _line = None
+
+
+forks.register(forks.Stage.HOLDINGS, after_in_child=_after_fork_in_child)

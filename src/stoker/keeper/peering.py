@@ -1,0 +1,234 @@
+"""This host among others: it gives what its caches hold, and asks the others before storage.
+
+Each host tells the others what it keeps, soon after it is kept, and asks for everything when a connection is new. What is
+known of others may be wrong; then an item is asked for in vain, and comes from storage.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.cache.walking import KEY_BYTES
+from stoker.keeper.directory import Directory, Numbers, numbers_of
+from stoker.keeper.giving import Gifts
+from stoker.meter import now
+from stoker.sealed import SHARED_BYTES
+from stoker.wire.addresses import Address
+from stoker.wire.frames import Told
+from stoker.wire.handshake import fresh_name
+from stoker.wire.peer import Peer, PeerStats
+from stoker.wire.server import Server
+
+_TELL_S = 0.01
+"""What is kept within such a time is told together."""
+_LOOK_S = 2.0
+"""Workers may keep something by themselves: the stores are looked through this often, or less often if it takes long."""
+_LOOK_PART = 0.05
+_CONNECTIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PeeringStats:
+    """The other hosts by their addresses, what each gave, and how many items each holds as far as is known."""
+
+    address: Address
+    peers: dict[str, PeerStats]
+    held: dict[str, int]
+    given: int
+    """Items that this host gave to others."""
+    given_bytes: int
+
+
+class _Neighbour:
+    """Another host, and what it has not been told yet."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.connections_seen = 0
+        self.held: dict[bytes, bool] = {}
+        """Names to be told: whether each is held, or has gone."""
+        self.heard: list[Told] | None = None
+        """What it says while it is asked for everything: that is newer than the answer."""
+
+
+class Peering:
+    """The hosts of one job, as this host sees them. Used by all threads of the keeper."""
+
+    def __init__(self, own: Address, others: Sequence[Address], secret: bytes) -> None:
+        self._name = fresh_name()
+        self._lock = threading.Lock()
+        self._directory = Directory(len(others))
+        self._gifts = Gifts(self._hear)
+        self._names: set[bytes] = set()
+        self._copies: set[bytes] = set()
+        self._is_closed = False
+        self._news = threading.Event()
+        self._look_at, self._generation = 0.0, 0
+        self._server = Server(own, self._gifts, secret, name=self._name)
+        self._neighbours = [
+            _Neighbour(Peer(address, secret, name=self._name, connections=_CONNECTIONS)) for address in others
+        ]
+        self._teller = threading.Thread(target=self._tell_and_ask, name="stoker-peering", daemon=True)
+        self._teller.start()
+
+    @property
+    def address(self) -> Address:
+        """Where this host is asked."""
+        return self._server.address
+
+    def give(self, folder: Path) -> None:
+        """Give what is in a cache, from now on. Raises OSError."""
+        self._gifts.add(folder)
+        self._look_at = 0.0
+        self._news.set()
+
+    def give_no_more(self, folder: Path) -> None:
+        """A cache is not used any more."""
+        self._gifts.remove(folder)
+
+    def fetch(self, keys: Sequence[bytes], *, asks_all: bool = False) -> list[bytes | None]:
+        """Items from other hosts, or None. With `asks_all`, also those that nobody has told of."""
+        result: list[bytes | None] = [None] * len(keys)
+        with self._lock:
+            ways = [self._directory.holders(key[:KEY_BYTES]) for key in keys]
+        if asks_all:
+            ways = [hosts or list(range(len(self._neighbours))) for hosts in ways]
+        while True:
+            asked: dict[int, list[int]] = {}
+            for position, ways_left in enumerate(ways):
+                usable = [host for host in ways_left if self._neighbours[host].peer.is_usable]
+                if result[position] is None and usable:
+                    host = random.choice(usable)
+                    ways_left.remove(host)
+                    asked.setdefault(host, []).append(position)
+                else:
+                    ways_left.clear()
+            if not asked:
+                return result
+            self._ask(asked, keys, result)
+
+    def _ask(self, asked: dict[int, list[int]], keys: Sequence[bytes], result: list[bytes | None]) -> None:
+        requests = [
+            (host, positions, self._neighbours[host].peer.ask([keys[position][:SHARED_BYTES] for position in positions]))
+            for host, positions in asked.items()
+        ]
+        for host, positions, request in requests:
+            with request.answer() as answer:
+                for position, payload in zip(positions, answer.payloads, strict=True):
+                    result[position] = None if payload is None else bytes(payload)
+                absent = [place for place in range(len(positions)) if place not in answer.later]
+            if self._neighbours[host].peer.is_usable:
+                gone = [keys[positions[place]][:KEY_BYTES] for place in absent if result[positions[place]] is None]
+                with self._lock:
+                    self._directory.told(host, [], gone)
+
+    def kept(self, keys: Sequence[bytes]) -> None:
+        """This host keeps items that no other host holds, as far as it knows: others may ask for them."""
+        self._note([key[:KEY_BYTES] for key in keys], is_held=True)
+
+    def copied(self, keys: Sequence[bytes]) -> None:
+        """This host keeps copies of items that others hold. Nobody is told."""
+        with self._lock:
+            self._copies.update(key[:KEY_BYTES] for key in keys)
+
+    def gone(self, keys: Sequence[bytes]) -> None:
+        """This host does not keep items any more."""
+        self._note([key[:KEY_BYTES] for key in keys], is_held=False)
+
+    def _note(self, names: Sequence[bytes], *, is_held: bool) -> None:
+        with self._lock:
+            (self._names.update if is_held else self._names.difference_update)(names)
+            for neighbour in self._neighbours:
+                neighbour.held |= dict.fromkeys(names, is_held)
+        self._news.set()
+
+    def has_elsewhere(self, key: bytes) -> bool:
+        """Whether another host should have an item."""
+        with self._lock:
+            return bool(self._directory.holders(key[:KEY_BYTES]))
+
+    def covers(self, names: Numbers) -> bool:
+        """Whether all of these are held, here or on another host."""
+        with self._lock:
+            return self._directory.covers(numbers_of(self._names), names)
+
+    def _hear(self, who: bytes, told: Told) -> None:
+        for host, neighbour in enumerate(self._neighbours):
+            if neighbour.peer.other_name == who:
+                with self._lock:
+                    self._directory.told(host, told.held, told.gone)
+                    if neighbour.heard is not None:
+                        neighbour.heard.append(told)
+
+    def _tell_and_ask(self) -> None:
+        while not self._is_closed:
+            self._news.wait(_LOOK_S / 4)
+            self._news.clear()
+            for host, neighbour in enumerate(self._neighbours):
+                self._tell(neighbour)
+                self._ask_for_all(host, neighbour)
+            self._look()
+            threading.Event().wait(_TELL_S)
+
+    def _tell(self, neighbour: _Neighbour) -> None:
+        with self._lock:
+            held, neighbour.held = neighbour.held, {}
+        if not held:
+            return
+        told = Told(0, [name for name, is_held in held.items() if is_held], [name for name in held if not held[name]])
+        if not neighbour.peer.is_usable or not neighbour.peer.tell(told):
+            with self._lock:
+                neighbour.held = held | neighbour.held
+
+    def _ask_for_all(self, host: int, neighbour: _Neighbour) -> None:
+        """A connection is new: the host may be, too, and what it said meanwhile may be lost."""
+        connected = neighbour.peer.stats().connected
+        if connected == neighbour.connections_seen or not neighbour.peer.is_usable:
+            return
+        with self._lock:
+            neighbour.heard = []
+        pieces = list(neighbour.peer.names())
+        with self._lock:
+            heard, neighbour.heard = neighbour.heard or [], None
+            if pieces and pieces[-1].is_last:
+                neighbour.connections_seen = connected
+                self._directory.replace(host, [name for piece in pieces for name in piece.names])
+                for told in heard:
+                    self._directory.told(host, told.held, told.gone)
+
+    def _look(self) -> None:
+        """Find out what others of this host have put into the stores, and what has gone from there."""
+        if now() < self._look_at:
+            return
+        began = time.thread_time()
+        generation = self._gifts.generation()
+        if generation != self._generation:
+            names = set(self._gifts.names())
+            with self._lock:
+                names -= self._copies
+                known = set(self._names)
+            self._note(list(names - known), is_held=True)
+            self._note(list(known - names), is_held=False)
+            self._generation = generation
+        self._look_at = now() + max(_LOOK_S, (time.thread_time() - began) / _LOOK_PART)
+
+    def stats(self) -> PeeringStats:
+        """What came from whom."""
+        served = self._server.stats()
+        names = [":".join(map(str, neighbour.peer.address)) for neighbour in self._neighbours]
+        peers = {name: neighbour.peer.stats() for name, neighbour in zip(names, self._neighbours, strict=True)}
+        with self._lock:
+            held = {name: self._directory.count(host) for host, name in enumerate(names)}
+        return PeeringStats(self.address, peers, held, served.given, served.sent_bytes)
+
+    def close(self) -> None:
+        """Leave the others."""
+        self._is_closed = True
+        self._news.set()
+        self._teller.join()
+        for neighbour in self._neighbours:
+            neighbour.peer.close()
+        self._server.close()

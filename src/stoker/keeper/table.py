@@ -1,0 +1,49 @@
+"""Which files the samples of a loader are in: a list that its process writes down once, in memory without a name.
+
+The paths are joined by zero bytes, one for each sample in the order of the indices. A sample without a file has an empty
+path. There may be a million, so that neither side makes an object of each: a path is cut out when it is needed.
+"""
+
+import mmap
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from stoker.memory import nameless_file
+
+MOST_BYTES = 512 << 20
+"""Longer lists would take seconds of the training process, and as much memory for each rank."""
+
+
+def write_table(paths: Sequence[str]) -> int | None:
+    """A descriptor of the list; None if it would be too long."""
+    content = os.fsencode("\0".join(paths))
+    if len(content) > MOST_BYTES or content.count(b"\0") != len(paths) - 1:
+        return None
+    descriptor = nameless_file()
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    return descriptor
+
+
+class Table:
+    """The list in the keeper."""
+
+    def __init__(self, descriptor: int) -> None:
+        try:
+            length = os.fstat(descriptor).st_size
+            if not 0 < length <= MOST_BYTES:
+                raise ValueError(f"a table of {length} bytes")
+            self._content = mmap.mmap(descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        ends = np.flatnonzero(np.frombuffer(self._content, np.uint8) == 0)
+        self._bounds = np.concatenate([[-1], ends, [length]]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def path(self, index: int) -> bytes:
+        """The path of a sample's file, which may be empty."""
+        return self._content[int(self._bounds[index]) + 1 : int(self._bounds[index + 1])]

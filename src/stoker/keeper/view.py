@@ -1,0 +1,94 @@
+"""What the keepers of this user say of themselves, for people: queues, readers, and who moved."""
+
+import contextlib
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stoker.host import folders
+from stoker.keeper import door
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """The queue of one loader."""
+
+    pid: int
+    rank: int | None
+    loader: int
+    queued: int
+    """Batches that are ordered and not taken."""
+    unread: int
+    """Samples of them that nobody has begun to read."""
+    readers: int
+    """Readers that serve this queue first; those that are nobody's serve all."""
+    busy: int
+    """Readers that are at work for it."""
+    brought: int
+    """Samples that were read ahead so far."""
+    bytes: int
+    staged_bytes: int
+    sample_ms: float
+    """What a sample takes to read."""
+    loop_ms: float
+    """What the loop takes for a batch, without waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveView:
+    """Readers that have gone from one queue to another; None: they are everybody's."""
+
+    at: float
+    source: str | None
+    target: str | None
+    count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """Another host that is asked before storage."""
+
+    name: str
+    held: int
+    """Items that it has told of."""
+    given: int
+    bytes: int
+    late: int
+    is_suspect: bool
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperView:
+    """A keeper."""
+
+    pid: int
+    readers: int
+    moved: int
+    queues: tuple[QueueView, ...]
+    moves: tuple[MoveView, ...]
+    peers: tuple[PeerView, ...] = ()
+    troubles: tuple[tuple[str, str], ...] = ()
+    """Peers that cannot be used at all, as they were named, and why."""
+
+
+def keepers() -> list[KeeperView]:
+    """The keepers that live, of this user on this host."""
+    found = []
+    with contextlib.suppress(OSError):
+        for _, descriptor in folders.entries(door.folder()):
+            state = door.read_state(descriptor)
+            if state is not None and "queues" in state:
+                with contextlib.suppress(KeyError, TypeError):  # of another version
+                    found.append(_view(state))
+    return found
+
+
+def _view(state: dict[str, Any]) -> KeeperView:
+    names = [field.name for field in fields(QueueView)]
+    queues = tuple(QueueView(**{name: queue[name] for name in names}) for queue in state["queues"])
+    moves = tuple(MoveView(move["at"], move["from"], move["to"], move["count"], move["why"]) for move in state["moves"])
+    among = state["peers"]
+    peers = tuple(PeerView(name, **host) for one in among for name, host in one.get("hosts", {}).items())
+    troubles = tuple((one["peers"], one["trouble"]) for one in among if "trouble" in one)
+    return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles)

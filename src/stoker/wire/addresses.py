@@ -1,0 +1,40 @@
+"""Where the servers of hosts are: `HOST:PORT,HOST:PORT`, this host's among them."""
+
+import contextlib
+import socket
+from collections.abc import Sequence
+
+from stoker.errors import ConfigError
+
+Address = tuple[str, int]
+
+
+def parse_addresses(text: str) -> list[Address]:
+    """The addresses in `HOST:PORT,HOST:PORT`. Raises ConfigError."""
+    found: list[Address] = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+            raise ConfigError(f"peers are named as HOST:PORT,HOST:PORT, not {part.strip()!r}")
+        found.append((host.strip("[]"), int(port)))
+    if len(found) < 2 or len(set(found)) < len(found):
+        raise ConfigError(f"peers={text!r} must name every host once, this one among them, and so at least two")
+    return found
+
+
+def local_addresses(addresses: Sequence[Address]) -> list[Address]:
+    """Those of the addresses that are this host's: usually one. Raises ConfigError if none is."""
+    found = [address for address in addresses if _is_local(address[0])]
+    if not found:
+        names = ", ".join(f"{host}:{port}" for host, port in addresses)
+        raise ConfigError(f"this host is not among the peers {names}: name each by an address that it has")
+    return found
+
+
+def _is_local(host: str) -> bool:
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, (place, *_) in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind) as trial:
+                trial.bind((place, 0))
+                return True
+    return False

@@ -1,0 +1,107 @@
+"""Hosts that ask each other before storage; here they share a process, and each has a store."""
+
+import contextlib
+import hashlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.tries import until
+
+from stoker.cache.store import Store
+from stoker.keeper.directory import numbers_of
+from stoker.keeper.peering import Peering
+
+SECRET = b"a secret of sixteen bytes or more"
+
+
+def key(number: int, own: bytes = b"") -> bytes:
+    """The key of an item: what all hosts agree on, and what only one knows."""
+    return hashlib.blake2b(bytes([number]), digest_size=16).digest() + bytes(16) + own.ljust(16)
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as sockets:
+        made = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for one in made:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in made]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[tuple[Store, Peering]]]:
+    addresses = [("127.0.0.1", port) for port in free_ports(3)]
+    with contextlib.ExitStack() as stack:
+        found = []
+        for number, own in enumerate(addresses):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            peering = Peering(own, [other for other in addresses if other != own], SECRET)
+            stack.callback(peering.close)
+            store = Store(folder)
+            stack.callback(store.close)
+            found.append((store, peering))
+        yield found
+
+
+def give(host: tuple[Store, Peering], numbers: range) -> None:
+    store, peering = host
+    items = [(key(number, b"here"), bytes([number]) * 1000) for number in numbers]
+    store.put(items, 1 << 20)
+    peering._gifts._stores[store.folder] = store, 1
+    peering.kept([name for name, _ in items])
+
+
+def test_what_one_host_keeps_comes_from_there(hosts) -> None:
+    give(hosts[0], range(10))
+    give(hosts[1], range(10, 20))
+    asking = hosts[2][1]
+    wanted = [key(number, b"there") for number in range(22)]
+    until(lambda: all(asking.has_elsewhere(one) for one in wanted[:20]))
+    found = asking.fetch(wanted)
+    assert found == [bytes([number]) * 1000 for number in range(20)] + [None, None]
+    assert sum(peer.given for peer in asking.stats().peers.values()) == 20
+
+
+def test_what_was_kept_before_they_met_is_known_and_what_has_gone_costs_one_question(hosts) -> None:
+    give(hosts[0], range(5))
+    store, _ = hosts[0]
+    asking = hosts[1][1]
+    until(lambda: asking.has_elsewhere(key(3)))
+    store.put([], 1 << 20, [key(3, b"here")])
+    assert asking.fetch([key(3)]) == [None]
+    assert not asking.has_elsewhere(key(3))
+    assert asking.fetch([key(4)]) == [bytes([4]) * 1000]
+
+
+def test_what_workers_keep_by_themselves_is_told_too(hosts) -> None:
+    give(hosts[0], range(1))
+    store, _ = hosts[0]
+    store.put([(key(7, b"here"), b"seven")], 1 << 20)
+    asking = hosts[1][1]
+    until(lambda: asking.has_elsewhere(key(7)))
+    assert asking.fetch([key(7)]) == [b"seven"]
+
+
+def test_a_host_that_is_gone_is_not_asked_and_one_that_comes_back_is(hosts, tmp_path: Path) -> None:
+    give(hosts[0], range(5))
+    store, leaving = hosts[0]
+    asking = hosts[1][1]
+    until(lambda: asking.has_elsewhere(key(3)))
+    leaving.close()
+    until(lambda: asking.fetch([key(3)]) == [None])
+    others = [peering.address for _, peering in hosts[1:]]
+    again = Peering(leaving.address, others, SECRET)
+    try:
+        give((store, again), range(5))
+        until(lambda: asking.fetch([key(3)]) == [bytes([3]) * 1000])
+    finally:
+        again.close()
+
+
+def test_all_is_held_somewhere(hosts) -> None:
+    give(hosts[0], range(5))
+    give(hosts[1], range(5, 10))
+    until(lambda: hosts[2][1].covers(numbers_of([key(number) for number in range(10)])))
+    assert not hosts[2][1].covers(numbers_of([key(number) for number in range(11)]))

@@ -1,0 +1,251 @@
+"""What the keeper reads ahead: the same batches as without, for every kind of loader; readers go where they are needed."""
+
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.keeper.test_life import is_gone, keepers, the_keeper
+from tests.latent_folder import Latent, latent_folder
+from tests.tries import HANG_S, until
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+import stoker
+from stoker.feed.tables import paths_of
+from stoker.source.files import Files
+
+FILES, SIZE = 96, 20_000
+
+
+class Listed(Dataset[Any]):
+    """As torchvision's ImageFolder keeps its files."""
+
+    draws = True
+    """As augmentations do."""
+
+    def __init__(self, folder: Path, prefix: str = "") -> None:
+        names = sorted(name for name in os.listdir(folder) if name.startswith(prefix))
+        self.samples = [(str(folder / name), number) for number, name in enumerate(names)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        path, number = self.samples[index]
+        with open(path, "rb") as file:
+            content = np.frombuffer(file.read(), np.uint8)
+        first = np.random.randint(100) if self.draws else 0
+        return content[first:][:64].copy(), number
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(FILES):
+        path = folder / f"{1 + number % 2}-{number:04}"
+        path.write_bytes(rng.bytes(SIZE))
+        os.utime(path, (1e9, 1e9))
+    return folder
+
+
+@pytest.fixture
+def latent(data: Path) -> Iterator[Latent]:
+    with latent_folder(data, 0.01) as made:
+        if made is None:
+            pytest.skip("/dev/fuse cannot be mounted here")
+        yield made
+
+
+def batches(loader: Any) -> list[Any]:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    return [(batch.clone(), numbers.clone()) for batch, numbers in loader]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a, b) and torch.equal(c, d) for (a, c), (b, d) in zip(one, other, strict=True)
+    )
+
+
+REGIMES: dict[str, dict[str, Any]] = {
+    "torch's workers": {"num_workers": 2},
+    "persistent workers": {"num_workers": 2, "persistent_workers": True},
+    "spawned workers": {"num_workers": 1, "multiprocessing_context": "spawn"},
+    "seeded workers": {"num_workers": 2, "seed": 3},
+    "seeded threads": {"num_workers": 2, "workers": "threads", "seed": 3},
+    "no workers": {"num_workers": 0},
+    "no workers, seeded": {"num_workers": 0, "seed": 3},
+}
+
+
+@pytest.mark.parametrize("room", ["all", "a quarter"])
+@pytest.mark.parametrize("regime", REGIMES)
+def test_batches_are_the_same_and_were_read_ahead(
+    regime: str, room: str, latent: Latent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = FILES * SIZE if room == "all" else FILES * SIZE // 4
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, **REGIMES[regime]}
+    dataset = Listed(latent.path)
+    dataset.draws = options.get("workers") != "threads"
+    monkeypatch.setenv("STOKER_READERS", "0")
+    with stoker.DataLoader(dataset, cache=cache, cache_dir=tmp_path / "without", **options) as loader:
+        expected = [batches(loader) for _ in range(2)]
+        assert loader.stats().read_ahead == 0
+    monkeypatch.delenv("STOKER_READERS")
+    with stoker.DataLoader(dataset, cache=cache, cache_dir=tmp_path / "with", **options) as loader:
+        for epoch in range(2):
+            assert same(batches(loader), expected[epoch])
+        stats = loader.stats()
+    if "seed" not in options:  # with one, samples that draw are made again once
+        found = FILES if room == "all" else FILES // 4
+        assert (stats.hits, stats.misses) == (found, 2 * FILES - found)  # the same as without
+    assert stats.bytes_storage == stats.misses * SIZE
+    assert stats.read_ahead > 0
+
+
+def test_nothing_is_read_for_loaders_without_a_cache_or_files(data: Path) -> None:
+    with stoker.DataLoader(Listed(data), 8, num_workers=1) as loader:
+        list(loader)
+        assert not keepers()
+    with stoker.DataLoader(torch.utils.data.TensorDataset(torch.arange(64)), 8, num_workers=1, cache=1 << 20) as loader:
+        with pytest.warns(UserWarning, match="has seen no file"):
+            list(loader)
+        assert not keepers()
+
+
+def test_a_dataset_that_opens_other_files_than_it_lists_is_given_up(tmp_path: Path, latent: Latent) -> None:
+    class Other(Listed):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__((index * 31 + 7) % len(self))
+
+    dataset = torch.utils.data.ConcatDataset([Other(latent.path)] * 8)
+    before = latent.reads()
+    with stoker.DataLoader(dataset, 4, num_workers=2, cache=SIZE, cache_dir=tmp_path) as loader:
+        list(loader)
+    assert latent.reads() - before < 1.7 * 8 * FILES  # all would be 2
+
+
+def test_tables_of_parts_and_chains(data: Path) -> None:
+    listed = Listed(data)
+    paths = [path for path, _ in listed.samples]
+    assert paths_of(listed) == paths
+    assert paths_of(Subset(listed, [3, 1])) == [paths[3], paths[1]]
+    assert paths_of(ConcatDataset([listed, Subset(listed, [5])])) == [*paths, paths[5]]
+    assert paths_of(stoker.Dataset(Files(paths), prep=lambda raw, index, rng: 0)) == paths
+    assert paths_of(torch.utils.data.TensorDataset(torch.arange(3))) is None
+
+
+def _rank(number: int, folder: Path, cache_dir: Path, stop: Any) -> None:
+    os.environ["RANK"], os.environ["STOKER_READERS"] = str(number), "8"
+    dataset = ConcatDataset([Listed(folder, str(number + 1))] * 50)
+    loader = stoker.DataLoader(dataset, 16, shuffle=True, num_workers=1, prefetch_factor=4, cache=1, cache_dir=cache_dir)
+    while not stop.is_set():
+        for _ in loader:
+            time.sleep(0.04)
+            if stop.is_set():
+                break
+    loader.close()
+
+
+def test_readers_go_to_a_rank_that_becomes_slow_and_come_back(latent: Latent, tmp_path: Path) -> None:
+    latent.set(0.002, 1)
+    latent.set(0.002, 2)
+    context = multiprocessing.get_context("fork")
+    stop = context.Event()
+    ranks = [context.Process(target=_rank, args=(number, latent.path, tmp_path, stop)) for number in range(2)]
+    for rank in ranks:
+        rank.start()
+
+    def readers() -> dict[int, int]:
+        return {queue["rank"]: queue["readers"] for state in keepers() for queue in state.get("queues", ())}
+
+    def moved(is_so: Callable[[dict[int, int]], bool]) -> float:
+        began = time.monotonic()
+        until(lambda: len(readers()) == 2 and is_so(readers()))
+        return time.monotonic() - began
+
+    try:
+        moved(lambda now: sum(now.values()) == 0)
+        times = []
+        for _ in range(3):  # a busy machine may take longer once
+            latent.set(0.05, 1)
+            away = moved(lambda now: now[0] >= 5)
+            latent.set(0.002, 1)
+            times.append((away, moved(lambda now: now[0] <= 4)))
+            if max(times[-1]) < 2:
+                break
+        assert any(max(both) < 2 for both in times), times
+    finally:
+        stop.set()
+        for rank in ranks:
+            rank.join(HANG_S)
+    assert [rank.exitcode for rank in ranks] == [0, 0]
+
+
+def test_killed_keepers_and_workers_change_nothing(latent: Latent, tmp_path: Path) -> None:
+    latent.set(0.002)
+    for group in (1, 2):
+        latent.set(0.002, group)
+    dataset = Listed(latent.path)
+    draw = np.random.default_rng(1)
+    with stoker.DataLoader(dataset, 8, num_workers=2, seed=3, cache=FILES * SIZE // 2, cache_dir=tmp_path) as loader:
+        expected = None
+        for _ in range(12):
+            loader.set_epoch(0)
+            found = []
+            kill_at = int(draw.integers(12))
+            for number, (batch, numbers) in enumerate(loader):
+                found.append((batch.clone(), numbers.clone()))
+                if number == kill_at and keepers():
+                    os.kill(keepers()[0]["pid"], signal.SIGKILL)
+            expected = expected or found
+            assert same(found, expected)
+            assert sorted(int(one) for _, numbers in found for one in numbers) == list(range(FILES))
+    until(lambda: not keepers())
+
+
+def test_a_killed_rank_leaves_nothing(latent: Latent, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    for pause in (0.0, 0.3):
+        rank = context.Process(target=_rank, args=(0, latent.path, tmp_path, context.Event()))
+        rank.start()
+        pid = the_keeper()["pid"]
+        time.sleep(pause)
+        rank.kill()
+        rank.join()
+        until(lambda pid=pid: is_gone(pid))  # type: ignore[misc]
+        assert not keepers()
+
+
+@pytest.mark.parametrize("room", ["all", "a quarter"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_losses_are_bit_for_bit_those_without(ranks: int, room: str, latent: Latent, tmp_path: Path, scripts: Path) -> None:
+    cache = FILES * SIZE if room == "all" else FILES * SIZE // 4
+
+    def train(readers: str) -> tuple[list[str], int]:
+        words = [str(scripts / "files_ddp.py"), str(latent.path), str(tmp_path / readers), str(cache)]
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+        environment = {**os.environ, "STOKER_READERS": readers}
+        command = [sys.executable, *launch, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+        assert done.returncode == 0, done.stderr
+        ahead = sum(int(count) for count in re.findall(r"read ahead (\d+)", done.stderr))
+        return sorted(done.stdout.splitlines()), ahead
+
+    losses, none = train("0")
+    with_readers, ahead = train("16")
+    assert with_readers == losses
+    assert len(losses) == 2 * FILES // 8
+    assert (none, ahead > 0) == (0, True)

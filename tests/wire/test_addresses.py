@@ -1,0 +1,19 @@
+"""Addresses of hosts, and which of them is this one."""
+
+import pytest
+
+from stoker.errors import ConfigError
+from stoker.wire.addresses import local_addresses, parse_addresses
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:1", "a:1,a:1", "a:1,b:x", "a:1,b:99999", "a:1,:2"])
+def test_addresses_that_make_no_sense(text: str) -> None:
+    with pytest.raises(ConfigError, match="peers"):
+        parse_addresses(text)
+
+
+def test_the_own_address() -> None:
+    assert parse_addresses("host1:80, [::1]:81") == [("host1", 80), ("::1", 81)]
+    assert local_addresses([("192.0.2.1", 7), ("127.0.0.1", 8)]) == [("127.0.0.1", 8)]
+    with pytest.raises(ConfigError, match=r"not among the peers 192\.0\.2\.1:7"):
+        local_addresses([("192.0.2.1", 7)])
