@@ -24,7 +24,7 @@ from stoker.pool.worker import Opener
 from stoker.slots.area import Area
 from stoker.slots.inbox import Inbox
 from stoker.slots.messages import Frames, marshalled, opened
-from stoker.slots.offers import MAY_BE_HELPED, UNKNOWN, Offers
+from stoker.slots.offers import MAY_BE_HELPED, UNKNOWN, Offers, rows_for
 from stoker.tensor.caching import Caching
 
 _CHUNK = 1 << 16
@@ -68,7 +68,8 @@ class SharedPool(LinePool):
             "address": address,
             "pid": process.own()[0],
         }
-        self._offers = Offers(folder, about, MAY_BE_HELPED if is_unchanged is None else UNKNOWN)
+        state = MAY_BE_HELPED if is_unchanged is None else UNKNOWN
+        self._offers = Offers(folder, about, state, rows_for(duty.workers * area.prefetch))
         serving: Any = partial(SharedServing, own=self._offers.path)
         if is_unchanged is not None:
             serving = partial(ServingInTurn, own=self._offers.path, is_unchanged=is_unchanged)
@@ -95,7 +96,7 @@ class SharedPool(LinePool):
 
     def get(self, timeout_s: float) -> tuple[int, Result]:
         """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
-        number, result = super().get(timeout_s)
+        number, result = self._reports.get(timeout_s)
         self._offers.over(number)
         return number, result
 
