@@ -35,8 +35,11 @@ from stoker.tensor.caching import Caching
 from stoker.tensor.leaves import collate_with, leaves_in, plain_reducers
 
 _LOOK_FOR_RANKS_S = 0.5
+_JUST_HELPED = -1
 _LOOKS_PER_BATCH = 20
-_PAUSES_S = 0.001, 0.05
+_SHORT_BATCH_S = _LONG_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.05
+_MOST_DOUBLINGS = 3
 _HELLO_VERSION = 1
 
 
@@ -116,9 +119,13 @@ class Helping:
         self._own = OffersSeen(own)
         self._name = offers.name_of(process.own())
         self._ranks: dict[Path, _Rank] = {}
+        self._behind: set[Path] = set()
+        """Ranks that were behind when this worker looked around last."""
         self._clock = clock
         self._looked_at = self._helped_at = -_LOOK_FOR_RANKS_S
         self._batch_s = 0.0
+        self._in_vain = 0
+        """How often this worker has looked around since it last found something to do, or _JUST_HELPED."""
 
     # ---- the exchange
 
@@ -126,13 +133,16 @@ class Helping:
         """The next work: of an order, or of those that lack a worker."""
         while True:
             try:
-                order = self._lines.orders.get(_PAUSES_S[0])  # the next one may be about to come
+                order = self._lines.orders.get(self._pause_s())
             except queue.Empty:
                 given = self._left() or self._for_another_rank()
                 if given is not None:
+                    self._in_vain = _JUST_HELPED
                     return given
-                self._lines.orders.wait(self._pause_s())
+                self._in_vain = max(self._in_vain, 0) + 1
                 continue
+            self._in_vain = 0
+            self._behind.clear()
             mine = self._lines.opened(order)
             if mine is None:
                 for rank in self._ranks.values():
@@ -199,7 +209,10 @@ class Helping:
             waiting = rank.works.waiting()
             if waiting and rank.works.is_behind(rank.workers):
                 behind.append((len(waiting) / rank.workers, path, waiting[0]))
+        before, self._behind = self._behind, {path for _, path, _ in behind}
         for _, path, number in sorted(behind, reverse=True):
+            if self._batch_s < _SHORT_BATCH_S and self._in_vain != _JUST_HELPED and path not in before:
+                continue  # it may be so for a moment only
             rank = self._ranks[path]
             try:
                 room = rank.connect(self._own_room, self._lines.stop)
@@ -232,13 +245,18 @@ class Helping:
                     works.close()
 
     def _pause_s(self) -> float:
-        """How long to wait for an order before looking around again."""
-        shortest, longest = _PAUSES_S
-        if not self._ranks:
+        """How long to wait for an order before looking around.
+
+        A look costs a tenth of a millisecond. So where batches are short it comes late, and ever later if it is in vain.
+        """
+        if self._in_vain == _JUST_HELPED:
+            return 0.0
+        if not self._ranks and self._looked_at > 0:
             return _LOOK_FOR_RANKS_S
+        pause_s = _LONG_PAUSE_S if self._batch_s < _SHORT_BATCH_S else self._batch_s / _LOOKS_PER_BATCH
         if self._clock() - self._helped_at > _LOOK_FOR_RANKS_S:
-            return longest / 5
-        return min(max(self._batch_s / _LOOKS_PER_BATCH, shortest), longest)
+            pause_s = max(pause_s, 2 * _LONG_PAUSE_S)
+        return min(pause_s * 2 ** min(self._in_vain, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
 
 
 def check_same_user(connection: socket.socket) -> None:

@@ -95,6 +95,7 @@ class Offers:
             text = json.dumps({"rows": rows, **about}).encode()
             os.pwrite(descriptor, text.ljust(PAGE, b" "), 0)
             table = np.full((rows, _CACHE_LINE // 8), _FREE, np.int64)
+            table[:, 1] = OVER
             table[0, 3] = state
             os.pwrite(descriptor, table.tobytes(), PAGE)
 
@@ -121,8 +122,7 @@ class Offers:
     def offer(self, number: int, content: bytes) -> None:
         """Offer a work, unless there is no room for it. Own workers make it then."""
         rows, row = self._rows, number % self._count
-        is_used = rows.maker[row] != OVER and rows.number[row] != _FREE
-        if is_used or self._kept_in[row] or not self._write(row, content):
+        if rows.maker[row] != OVER or self._kept_in[row] or not self._write(row, content):
             self.keep(number)
             return
         rows.length[row] = len(content)
@@ -136,7 +136,6 @@ class Offers:
 
     def _write(self, row: int, content: bytes) -> bool:
         length, place = len(content), row * _CONTENT_BYTES
-        self._rows.maker[row] = OVER
         if length <= self._is_there[row]:
             self._memory[place : place + length] = content
             return True
@@ -174,7 +173,8 @@ class Offers:
         """Remove the entry."""
         if self._descriptor >= 0 and self._owner == os.getpid():
             self.path.unlink(missing_ok=True)
-            self._rows.numbers[:] = _FREE  # for those who look at it just now
+            self._rows.makers[:] = OVER  # for those who look at it just now
+            self._rows.numbers[:] = _FREE
             descriptor, self._descriptor = self._descriptor, -1
             close_lock(descriptor)
 
@@ -256,26 +256,30 @@ class OffersSeen:
         """Works that a worker of another rank may begin, in the order in which they are needed."""
         if self._rows.state[0] != MAY_BE_HELPED:
             return []
-        return sorted(self._rows.numbers[(self._rows.numbers != _FREE) & (self._rows.makers == NOBODY)].tolist())
+        makers = self._rows.makers.tolist()
+        if NOBODY not in makers:
+            return []
+        return sorted(self._rows.number[row] for row, maker in enumerate(makers) if maker == NOBODY)
 
     def is_behind(self, workers: int) -> bool:
         """Whether all workers of the rank are busy, and no finished batch waits for its training process."""
-        makers = self._rows.makers.copy()  # it changes all the time
-        known = self._rows.numbers != _FREE
-        return bool(np.count_nonzero(known & (makers == OWN)) >= workers and not np.any(known & (makers == DONE)))
+        makers = self._rows.makers.tolist()
+        return makers.count(OWN) >= workers and DONE not in makers
 
     def left(self) -> list[int]:
         """Works that an own worker without orders takes up: given back, not begun, or with a worker that is not at work."""
-        makers = self._rows.makers.copy()  # it changes all the time
-        rows = np.flatnonzero((self._rows.numbers != _FREE) & (makers != OWN) & (makers > DONE))
+        makers = self._rows.makers.tolist()
+        if max(makers) < NOBODY and FOR_OWN not in makers:
+            return []
         found = []
-        for row in rows.tolist():
-            number, maker = self._rows.number[row], self._rows.maker[row]
+        for row, maker in enumerate(makers):
             if maker in (NOBODY, FOR_OWN):
-                found.append(number)
+                found.append(self._rows.number[row])
             elif maker > 0 and not _is_at_work(maker):
-                self._rows.maker[row] = FOR_OWN
-                found.append(number)
+                number = self._rows.number[row]
+                if self._rows.maker[row] == maker:
+                    self._rows.maker[row] = FOR_OWN
+                    found.append(number)
         return sorted(found)
 
     def close(self) -> None:
