@@ -7,7 +7,7 @@
 Ranks meet after every step, as at an all-reduce. One JSON line: steps per second with `ranks="shared"` over those with a
 loader each, in turns; and for both the part of iterations that were imbalanced: the slowest rank's wait for data and own
 compute was longer than the fastest's by more than a tenth of the training time. `cpu_ratio` is the processor time of all
-processes with `ranks="shared"` over that with a loader each: on a machine that others use, too, it tells more than the speed.
+processes with `ranks="shared"` over that with a loader each: it tells more than the speed if others use the machine.
 """
 
 import argparse

@@ -58,7 +58,12 @@ def with_lightning(options: Any) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.1)
 
-    quiet: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet: Any = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     torch.manual_seed(0)
     model = Model()
     loader = DataLoader(Uneven(1, options.draws), BATCH, num_workers=1)  # Lightning adds the DistributedSampler

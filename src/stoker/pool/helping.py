@@ -199,7 +199,7 @@ class Helping:
             content = self._own.take(number, offers.OWN)
             if content is not None:
                 self._use(self._own_room)
-                return number, work_of(opened(content)[1])
+                return number, _work(content)
         return None
 
     def _for_another_rank(self) -> tuple[Any, Work] | None:
@@ -223,7 +223,7 @@ class Helping:
             if content is not None:
                 self._helped_at = self._clock()
                 self._use(room)
-                return _Help(rank, number), work_of(opened(content)[1])
+                return _Help(rank, number), _work(content)
         return None
 
     def _look_for_ranks(self) -> None:
@@ -256,7 +256,13 @@ class Helping:
         pause_s = _LONG_PAUSE_S if self._batch_s < _SHORT_BATCH_S else self._batch_s / _LOOKS_PER_BATCH
         if self._clock() - self._helped_at > _LOOK_FOR_RANKS_S:
             pause_s = max(pause_s, 2 * _LONG_PAUSE_S)
-        return min(pause_s * 2 ** min(self._in_vain, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
+        return min(pause_s * (1 << min(self._in_vain, _MOST_DOUBLINGS)), _LONGEST_PAUSE_S)
+
+
+def _work(content: bytes) -> Work:
+    """The work that a description describes."""
+    work = opened(content)[1]
+    return work if type(work) is Work else work_of(work)
 
 
 def check_same_user(connection: socket.socket) -> None:

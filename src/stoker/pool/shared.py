@@ -5,6 +5,7 @@ the batch over a socket, in memory of its own that this process maps. A batch th
 """
 
 import os
+import pickle
 import secrets
 import socket
 import weakref
@@ -12,6 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from stoker.host import forks, process
 from stoker.memory import Memory
@@ -85,12 +89,14 @@ class SharedPool(LinePool):
 
     def order(self, worker: int, name: int, work: Work) -> None:
         """Send work to a worker, without waiting, and offer it to all others."""
-        plain = work.as_plain() if work.part is None and work.decision is None else None
-        if plain is None:
+        content = None
+        if work.part is None and work.decision is None:
+            plain = work.as_plain()
+            content = marshalled((name, tuple(plain))) if plain is not None else _pickled(name, work)
+        if content is None:
             self._offers.keep(name)
             super().order(worker, name, work)
             return
-        content = marshalled((name, tuple(plain)))
         self._offers.offer(name, content)
         self._orders[worker].send(content)
 
@@ -237,6 +243,15 @@ class _Helper:
         assert made.place is not None
         self.unopened += 1
         return number, made._replace(place=(self.row, *made.place[1:]))
+
+
+def _pickled(name: int, work: Work) -> bytes | None:
+    """A work whose indices are arrays, tensors or numbers of NumPy. None if there is anything else among them."""
+    ids = work.ids if type(work.ids) is list else [work.ids]
+    kinds = {type(one) for one in ids}
+    if not all(issubclass(kind, (np.generic, np.ndarray, torch.Tensor)) or kind in (int, str) for kind in kinds):
+        return None
+    return pickle.dumps((name, work), pickle.HIGHEST_PROTOCOL)  # not torch's way, which shares memory with one reader
 
 
 _pools: "weakref.WeakSet[SharedPool]" = weakref.WeakSet()
