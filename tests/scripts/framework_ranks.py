@@ -55,6 +55,11 @@ def with_lightning(options: Any) -> None:
                 say(number, loss)
             return loss
 
+        def train_dataloader(self) -> Any:  # Lightning's own sampler always shuffles
+            dataset = Uneven(1, options.draws)
+            sampler: Any = DistributedSampler(dataset, WORLD, self.global_rank, shuffle=False)
+            return DataLoader(dataset, BATCH, sampler=sampler, num_workers=1, persistent_workers=True)
+
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), 0.1)
 
@@ -66,9 +71,9 @@ def with_lightning(options: Any) -> None:
     }
     torch.manual_seed(0)
     model = Model()
-    loader = DataLoader(Uneven(1, options.draws), BATCH, num_workers=1)  # Lightning adds the DistributedSampler
+    quiet |= {"use_distributed_sampler": False}
     trainer = lightning.Trainer(accelerator="cpu", devices=WORLD, strategy="ddp", max_epochs=EPOCHS, **quiet)
-    trainer.fit(model, loader)
+    trainer.fit(model)
 
 
 def train(loader: Any, model: Any, optimizer: Any, backward: Any, says: bool) -> None:
@@ -92,6 +97,7 @@ def with_accelerate(options: Any) -> None:
     accelerator = accelerate.Accelerator(cpu=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     train(loader, model, optimizer, accelerator.backward, accelerator.is_main_process)
+    accelerator.wait_for_everyone()
     accelerator.end_training()
 
 
