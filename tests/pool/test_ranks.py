@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ import stoker
 import stoker.errors
 from stoker.feed import sharing
 from stoker.host import folders
+from stoker.slots.area import Area
+from stoker.slots.messages import framed, marshalled
 from stoker.slots.offers import OffersSeen
 
 STEPS, BATCH = 24, 4
@@ -456,6 +459,72 @@ def test_what_is_not_shared_says_why_once(name: str) -> None:
         assert sharing.job_of(loader) is None
     assert sharing.job_of(loader) is None
     assert not left_behind(os.getpid())
+
+
+def memfds() -> int:
+    """How many descriptors of shared memory this process has."""
+    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum("memfd:stoker" in os.readlink(path) for path in links)
+
+
+def come_and_go(address: str) -> None:
+    """A worker of another rank that comes, and ends before it has made anything."""
+    area = Area(1, 2)
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as line:
+        line.connect(f"\0{address}")
+        socket.send_fds(line, [framed(marshalled((1, area.prefetch, area.stride)))], [area.memory.descriptor])
+    area.memory.close()
+
+
+def test_memory_of_workers_that_have_gone_is_given_back() -> None:
+    loader = loader_of(Still(dear_s=0.01), 0, seed=None)
+    batches = iter(loader)
+    next(batches)
+    [path] = left_behind(os.getpid())
+    address = OffersSeen(path).about["address"]
+    before = memfds()
+    for _ in range(5):
+        come_and_go(address)
+        next(batches)
+        next(batches)
+    assert memfds() == before
+    rest = list(batches)
+    assert len(rest) == STEPS - 11
+    loader.close()
+
+
+def resume(rank: int, line: Any) -> None:
+    """A rank that stops in the middle of an epoch, and goes on with a new loader."""
+    dataset = Uneven()
+    first = loader_of(dataset, rank, persistent_workers=True)
+    begun = [batch.clone() for _, batch in zip(range(7), first, strict=False)]
+    state = first.state_dict()
+    first.close()
+    second = loader_of(dataset, rank, persistent_workers=True)
+    second.load_state_dict(state)
+    for _ in range(2):
+        begun += [batch.clone() for batch in second]
+    line.send((begun, second.stats().helped))
+    line.recv()
+    second.close()
+
+
+def test_ranks_that_share_go_on_in_the_middle_of_an_epoch() -> None:
+    lines = [multiprocessing.Pipe() for _ in range(2)]
+    ranks = [multiprocessing.Process(target=resume, args=(rank, lines[rank][1])) for rank in range(2)]
+    for one in ranks:
+        one.start()
+    found = []
+    for line, _ in lines[::-1]:
+        assert line.poll(HANG_S)
+        found.insert(0, line.recv())
+    for (line, _), one in zip(lines, ranks, strict=True):
+        line.send(None)
+        one.join(HANG_S)
+    for rank in range(2):
+        epochs = alone(Uneven(dear_s=0), rank)
+        assert are_equal(found[rank][0], epochs[0] + epochs[1])
+    assert found[0][1] > 0
 
 
 def say_why(rank: int, line: Any) -> None:
