@@ -222,6 +222,36 @@ def test_help_comes_while_a_rank_is_slow_and_no_longer() -> None:
     in_some_try(check)
 
 
+def step_by_step(dataset: Any, begun: Any, over: Any) -> None:
+    """A rank whose worker gets an order every 30 ms, and is idle for most of that time."""
+    loader = loader_of(dataset, 1, persistent_workers=True)
+    for number, _ in enumerate(batch for _ in range(100) for batch in loader):
+        if number == 20:
+            begun.set()
+        if over.wait(0.03):
+            break
+    loader.close()
+
+
+def test_a_worker_that_is_never_idle_for_long_helps_a_rank_that_comes_later() -> None:
+    def check() -> None:
+        dataset = Uneven(dear_s=0.02)
+        begun, over = multiprocessing.Event(), multiprocessing.Event()
+        other = multiprocessing.Process(target=step_by_step, args=(dataset, begun, over))
+        other.start()
+        try:
+            assert begun.wait(HANG_S)
+            with ranks_of(dataset, {"epochs": 1}) as (rank,):
+                rank.get()
+                rank.go_on()
+                assert rank.get() > 0
+        finally:
+            over.set()
+            other.join(HANG_S)
+
+    in_some_try(check)
+
+
 KILLS = [pytest.param(6, id="some"), pytest.param(100, id="many", marks=pytest.mark.soak)]
 
 

@@ -37,8 +37,8 @@ from stoker.tensor.leaves import collate_with, leaves_in, plain_reducers
 _LOOK_FOR_RANKS_S = 0.5
 _JUST_HELPED = -1
 _LOOKS_PER_BATCH = 20
-_SHORT_BATCH_S = _LONG_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.05
+_SHORT_BATCH_S, _RARELY_S = 0.005, 0.01
+_FOR_AN_ORDER_S, _MOST_APART_S = 0.001, 0.05
 _MOST_DOUBLINGS = 3
 _HELLO_VERSION = 1
 
@@ -122,7 +122,7 @@ class Helping:
         self._behind: set[Path] = set()
         """Ranks that were behind when this worker looked around last."""
         self._clock = clock
-        self._looked_at = self._helped_at = -_LOOK_FOR_RANKS_S
+        self._looked_at = self._listed_at = -_LOOK_FOR_RANKS_S
         self._batch_s = 0.0
         self._in_vain = 0
         """How often this worker has looked around since it last found something to do, or _JUST_HELPED."""
@@ -135,14 +135,15 @@ class Helping:
             try:
                 order = self._lines.orders.get(self._pause_s())
             except queue.Empty:
+                self._looked_at = self._clock()
                 given = self._left() or self._for_another_rank()
                 if given is not None:
                     self._in_vain = _JUST_HELPED
                     return given
                 self._in_vain = max(self._in_vain, 0) + 1
                 continue
-            self._in_vain = 0
-            self._behind.clear()
+            if self._in_vain == _JUST_HELPED:
+                self._in_vain = 0
             mine = self._lines.opened(order)
             if mine is None:
                 for rank in self._ranks.values():
@@ -221,16 +222,15 @@ class Helping:
                 continue
             content = rank.works.take(number, self._name)
             if content is not None:
-                self._helped_at = self._clock()
                 self._use(room)
                 return _Help(rank, number), _work(content)
         return None
 
     def _look_for_ranks(self) -> None:
         """See which ranks of this job are there now."""
-        if self._clock() - self._looked_at < _LOOK_FOR_RANKS_S:
+        if self._looked_at - self._listed_at < _LOOK_FOR_RANKS_S:
             return
-        self._looked_at = self._clock()
+        self._listed_at = self._looked_at
         there: set[Path] = set()
         with contextlib.suppress(OSError):  # the folder was removed
             there = {path for path, _ in entries(self._own.path.parent)} - {self._own.path}
@@ -247,16 +247,17 @@ class Helping:
     def _pause_s(self) -> float:
         """How long to wait for an order before looking around.
 
-        A look costs a tenth of a millisecond. So where batches are short it comes late, and ever later if it is in vain.
+        A look costs a tenth of a millisecond. So where batches are short looks are rare, and rarer if they are in vain. The
+        time counts from look to look, not from order to order: a worker may be idle often, and never for long.
         """
         if self._in_vain == _JUST_HELPED:
             return 0.0
-        if not self._ranks and self._looked_at > 0:
-            return _LOOK_FOR_RANKS_S
-        pause_s = _LONG_PAUSE_S if self._batch_s < _SHORT_BATCH_S else self._batch_s / _LOOKS_PER_BATCH
-        if self._clock() - self._helped_at > _LOOK_FOR_RANKS_S:
-            pause_s = max(pause_s, 2 * _LONG_PAUSE_S)
-        return min(pause_s * (1 << min(self._in_vain, _MOST_DOUBLINGS)), _LONGEST_PAUSE_S)
+        if not self._ranks:
+            apart_s = _LOOK_FOR_RANKS_S
+        else:
+            apart_s = _RARELY_S if self._batch_s < _SHORT_BATCH_S else self._batch_s / _LOOKS_PER_BATCH
+            apart_s = min(apart_s * (1 << min(self._in_vain, _MOST_DOUBLINGS)), _MOST_APART_S)
+        return max(self._looked_at + apart_s - self._clock(), _FOR_AN_ORDER_S)
 
 
 def _work(content: bytes) -> Work:
