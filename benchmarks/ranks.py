@@ -6,7 +6,8 @@
 
 Ranks meet after every step, as at an all-reduce. One JSON line: steps per second with `ranks="shared"` over those with a
 loader each, in turns; and for both the part of iterations that were imbalanced: the slowest rank's wait for data and own
-compute was longer than the fastest's by more than a tenth of the training time.
+compute was longer than the fastest's by more than a tenth of the training time. `cpu_ratio` is the processor time of all
+processes with `ranks="shared"` over that with a loader each: it tells more than the speed if others use the machine.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import multiprocessing
 import os
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,10 +115,19 @@ def rank(options: Any, number: int, mode: str, meet: Any, results: Any, done: An
         took = time.perf_counter() - began
         if epoch == 0:
             waits.clear()
+            cpu = _cpu_s()
+    cpu = _cpu_s() - cpu
     sums = float(torch.cat(seen).sum()) if seen else 0.0
-    results.put((number, took, waits, loader.stats().helped, sums))
+    results.put((number, took, waits, loader.stats().helped, sums, cpu))
     done.wait()
     loader.close()
+
+
+def _cpu_s() -> float:
+    """The processor time of this process and its workers until now."""
+    own = psutil.Process()
+    runs = [Path(f"/proc/{one.pid}/schedstat").read_text().split()[0] for one in (own, *own.children())]
+    return sum(map(int, runs)) / 1e9
 
 
 def measure(options: Any, mode: str) -> dict[str, Any]:
@@ -139,6 +150,7 @@ def measure(options: Any, mode: str) -> dict[str, Any]:
         "steps_per_s": steps / took,
         "imbalanced": late,
         "memory": memory,
+        "cpu": sum(one[5] for one in found),
         "helped": [one[3] for one in found],
         "sums": [one[4] for one in found],
     }
@@ -174,6 +186,7 @@ def main() -> None:
                 **{f"steps_per_s_{mode}": round(value, 1) for mode, value in medians.items()},
                 **{f"imbalanced_{m}": round(_median(e, "imbalanced"), 3) for m, e in found.items()},
                 "memory_ratio": round(_median(found["shared"], "memory") / _median(found["own"], "memory"), 3),
+                "cpu_ratio": round(_median(found["shared"], "cpu") / _median(found["own"], "cpu"), 3),
                 "helped": found["shared"][-1]["helped"],
                 "equal": found["own"][-1]["sums"] == found["shared"][-1]["sums"],
             }

@@ -11,6 +11,16 @@ UNEVEN = "uneven_ddp.py"
 SAYS = re.compile(r"rank (\d+): .* ([\d,]+) batches made by workers of other ranks")
 
 
+def run(command: list[str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command, again if gloo fails, which it does now and then when one rank has ended and another is about to."""
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        if done.returncode == 0 or "gloo" not in done.stderr.lower():
+            break
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def train(
     scripts: Path, ranks: int, *words: str, options: tuple[str, ...], restarts: int = 0
 ) -> tuple[str, str, dict[int, int]]:
@@ -18,11 +28,7 @@ def train(
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     launch += ["--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     command = [*launch, sys.executable, "-m", "stoker", "run", *options, str(scripts / UNEVEN), *words]
-    for _ in range(3):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
-        if done.returncode == 0 or "gloo" not in done.stderr.lower():
-            break  # gloo fails now and then when one rank has ended and another is about to
-    assert done.returncode == 0, done.stderr
+    done = run(command)
     return done.stdout, done.stderr, {int(rank): int(count.replace(",", "")) for rank, count in SAYS.findall(done.stderr)}
 
 
@@ -43,6 +49,34 @@ def test_losses_are_the_same_and_the_rank_behind_is_helped(name: str, scripts: P
     assert shared == alone
     assert not none
     assert helped.get(0, 0) > 0
+
+
+@pytest.mark.parametrize("kind", ["lightning", "accelerate", "spawn"])
+def test_ranks_that_a_framework_starts(kind: str, scripts: Path) -> None:
+    def losses(*options: str) -> tuple[str, int]:
+        command = [
+            sys.executable,
+            "-m",
+            "stoker",
+            "run",
+            *SEED,
+            *options,
+            str(scripts / "framework_ranks.py"),
+            kind,
+            "--draws",
+        ]
+        if kind == "accelerate":  # the others start their ranks themselves
+            launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node=2"]
+            command = [*launch, *command]
+        done = run(command)
+        helped = re.findall(r"([\d,]+) batches made by workers of other ranks", done.stderr)
+        return done.stdout, sum(int(count) for count in helped)
+
+    alone, none = losses()
+    shared, helped = losses("--ranks", "shared")
+    assert shared == alone
+    assert len(alone.splitlines()) == 32
+    assert not none and helped > 0
 
 
 def test_a_rank_that_dies_is_started_again(scripts: Path, tmp_path: Path) -> None:

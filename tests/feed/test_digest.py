@@ -92,6 +92,50 @@ def test_variables_that_the_code_of_a_dataset_uses_count(where: str, kind: type,
         digest_of(kind())
 
 
+class ReadsTheEnvironment:
+    def __getitem__(self, index: int) -> Any:
+        return index, os.environ.get("PICTURES", "")
+
+
+class AsksOnlyWhenMade:
+    def __init__(self) -> None:
+        self.rank = os.environ.get("RANK")
+
+
+class ReadsItsRank:
+    def __getitem__(self, index: int) -> Any:
+        return index, [os.getenv(name) for name in ("RANK",)]
+
+
+class AsksForItsRank:
+    def __getitem__(self, index: int) -> Any:
+        return index, torch.distributed.get_rank()
+
+
+def test_environment_variables_that_the_code_of_a_dataset_names_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PICTURES", "here")
+    monkeypatch.setenv("OTHER", "1")
+    before = digest_of(ReadsTheEnvironment())
+    monkeypatch.setenv("OTHER", "2")
+    assert digest_of(ReadsTheEnvironment()) == before
+    monkeypatch.setenv("PICTURES", "there")
+    assert digest_of(ReadsTheEnvironment()) != before
+
+
+@pytest.mark.parametrize("kind", [ReadsItsRank, AsksForItsRank])
+def test_what_asks_for_its_rank_is_refused(kind: type) -> None:
+    with pytest.raises(NoDigestError, match="asks for its rank"):
+        digest_of(kind())
+
+
+def test_a_rank_that_was_asked_for_when_the_dataset_was_made_is_in_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    before = digest_of(AsksOnlyWhenMade())
+    assert digest_of(AsksOnlyWhenMade()) == before
+    monkeypatch.setenv("RANK", "1")
+    assert digest_of(AsksOnlyWhenMade()) != before
+
+
 _SETS = """
 from stoker.feed.digest import digest_of
 def is_picture(name):

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,8 +19,11 @@ from tests.tries import HANG_S, in_some_try, until
 from torch.utils.data import Dataset, DistributedSampler
 
 import stoker
+import stoker.errors
 from stoker.feed import sharing
 from stoker.host import folders
+from stoker.slots.area import Area
+from stoker.slots.messages import framed, marshalled
 from stoker.slots.offers import OffersSeen
 
 STEPS, BATCH = 24, 4
@@ -44,8 +48,8 @@ class Uneven(Dataset[Any]):
 
 def loader_of(dataset: Any, rank: int, **options: Any) -> Any:
     sampler: Any = DistributedSampler(dataset, dataset.ranks, rank, shuffle=False)
-    options = {"num_workers": 1, "seed": 3, "ranks": "shared", **options}
-    return stoker.DataLoader(dataset, BATCH, sampler=sampler, **options)
+    options = {"num_workers": 1, "seed": 3, "ranks": "shared", "sampler": sampler, **options}
+    return stoker.DataLoader(dataset, BATCH, **options)
 
 
 def read(dataset: Any, rank: int, options: dict[str, Any], line: Any, epochs: int) -> None:
@@ -218,6 +222,36 @@ def test_help_comes_while_a_rank_is_slow_and_no_longer() -> None:
     in_some_try(check)
 
 
+def step_by_step(dataset: Any, begun: Any, over: Any) -> None:
+    """A rank whose worker gets an order every 30 ms, and is idle for most of that time."""
+    loader = loader_of(dataset, 1, persistent_workers=True)
+    for number, _ in enumerate(batch for _ in range(100) for batch in loader):
+        if number == 20:
+            begun.set()
+        if over.wait(0.03):
+            break
+    loader.close()
+
+
+def test_a_worker_that_is_never_idle_for_long_helps_a_rank_that_comes_later() -> None:
+    def check() -> None:
+        dataset = Uneven(dear_s=0.02)
+        begun, over = multiprocessing.Event(), multiprocessing.Event()
+        other = multiprocessing.Process(target=step_by_step, args=(dataset, begun, over))
+        other.start()
+        try:
+            assert begun.wait(HANG_S)
+            with ranks_of(dataset, {"epochs": 1}) as (rank,):
+                rank.get()
+                rank.go_on()
+                assert rank.get() > 0
+        finally:
+            over.set()
+            other.join(HANG_S)
+
+    in_some_try(check)
+
+
 KILLS = [pytest.param(6, id="some"), pytest.param(100, id="many", marks=pytest.mark.soak)]
 
 
@@ -338,6 +372,22 @@ class Counts(Still):
         return super().__getitem__(index) + self.count / 1000
 
 
+class Counter:
+    count = 0
+
+
+class CountsWithin(Still):
+    """Another dataset from the middle of an epoch on, by what one of its parts remembers."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.parts = [Counter()]
+
+    def __getitem__(self, index: int) -> Any:
+        self.parts[0].count += index > 60
+        return super().__getitem__(index) + self.parts[0].count / 1000
+
+
 def torchs(dataset: Any, rank: int, workers: int) -> list[list[torch.Tensor]]:
     """What torch's own loader gives a rank."""
     sampler: Any = DistributedSampler(dataset, dataset.ranks, rank, shuffle=False)
@@ -348,7 +398,10 @@ def torchs(dataset: Any, rank: int, workers: int) -> list[list[torch.Tensor]]:
         return [[batch.clone() for batch in loader] for _ in range(2)]
 
 
-@pytest.mark.parametrize("kind", [Still, DrawsLate, AsksWho, AsksHowMany, AsksForTheSeed, Counts, CountsLate])
+KINDS_WITHOUT_A_SEED = [Still, DrawsLate, AsksWho, AsksHowMany, AsksForTheSeed, Counts, CountsLate, CountsWithin]
+
+
+@pytest.mark.parametrize("kind", KINDS_WITHOUT_A_SEED)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_without_a_seed_it_is_torchs_bit_for_bit(kind: type[Uneven], workers: int) -> None:
     dataset = kind()
@@ -387,6 +440,39 @@ def test_without_a_seed_a_dataset_gets_arrays_that_a_sampler_gives_and_torch_con
     assert are_equal(list(loader), list(theirs))
 
 
+KINDS: dict[str, Callable[[Any], Any]] = {"numpy": np.int64, "tensors": torch.tensor}
+
+
+class OfAKind(DistributedSampler[Any]):
+    """Gives indices as samplers do that are made with NumPy or torch."""
+
+    def __init__(self, dataset: Any, rank: int, kind: str) -> None:
+        super().__init__(dataset, dataset.ranks, rank, shuffle=False)
+        self.kind = kind
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([KINDS[self.kind](index) for index in super().__iter__()])
+
+
+class AnyIndex(Still):
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(int(index))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [None, 3])
+def test_indices_of_numpy_and_torch_are_shared_too(kind: str, seed: int | None) -> None:
+    dataset = AnyIndex(dear_s=0.03)
+    own = {"seed": seed, "persistent_workers": True, "epochs": 1}
+    options = [{**own, "sampler": OfAKind(dataset, rank, kind)} for rank in range(2)]
+    with ranks_of(dataset, *options) as ranks:
+        for number in (1, 0):
+            assert are_equal(ranks[number].get(), alone(AnyIndex(dear_s=0), number)[0])
+        for rank in ranks:
+            rank.go_on()
+        assert ranks[0].get() > 0
+
+
 REASONS: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "threads": (Uneven, {"workers": "threads"}, "threads"),
     "any order": (Uneven, {"in_order": False}, "in_order"),
@@ -403,6 +489,102 @@ def test_what_is_not_shared_says_why_once(name: str) -> None:
         assert sharing.job_of(loader) is None
     assert sharing.job_of(loader) is None
     assert not left_behind(os.getpid())
+
+
+def memfds() -> int:
+    """How many descriptors of shared memory this process has."""
+    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return sum("memfd:stoker" in os.readlink(path) for path in links)
+
+
+def come_and_go(address: str) -> None:
+    """A worker of another rank that comes, and ends before it has made anything."""
+    area = Area(1, 2)
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as line:
+        line.connect(f"\0{address}")
+        socket.send_fds(line, [framed(marshalled((1, area.prefetch, area.stride)))], [area.memory.descriptor])
+    area.memory.close()
+
+
+def test_memory_of_workers_that_have_gone_is_given_back() -> None:
+    loader = loader_of(Still(dear_s=0.01), 0, seed=None)
+    batches = iter(loader)
+    next(batches)
+    [path] = left_behind(os.getpid())
+    address = OffersSeen(path).about["address"]
+    before = memfds()
+    for _ in range(5):
+        come_and_go(address)
+        next(batches)
+        next(batches)
+    assert memfds() == before
+    rest = list(batches)
+    assert len(rest) == STEPS - 11
+    loader.close()
+
+
+def resume(rank: int, line: Any) -> None:
+    """A rank that stops in the middle of an epoch, and goes on with a new loader."""
+    dataset = Uneven()
+    first = loader_of(dataset, rank, persistent_workers=True)
+    begun = [batch.clone() for _, batch in zip(range(7), first, strict=False)]
+    state = first.state_dict()
+    first.close()
+    second = loader_of(dataset, rank, persistent_workers=True)
+    second.load_state_dict(state)
+    for _ in range(2):
+        begun += [batch.clone() for batch in second]
+    line.send((begun, second.stats().helped))
+    line.recv()
+    second.close()
+
+
+def test_ranks_that_share_go_on_in_the_middle_of_an_epoch() -> None:
+    lines = [multiprocessing.Pipe() for _ in range(2)]
+    ranks = [multiprocessing.Process(target=resume, args=(rank, lines[rank][1])) for rank in range(2)]
+    for one in ranks:
+        one.start()
+    found = []
+    for line, _ in lines[::-1]:
+        assert line.poll(HANG_S)
+        found.insert(0, line.recv())
+    for (line, _), one in zip(lines, ranks, strict=True):
+        line.send(None)
+        one.join(HANG_S)
+    for rank in range(2):
+        epochs = alone(Uneven(dear_s=0), rank)
+        assert are_equal(found[rank][0], epochs[0] + epochs[1])
+    assert found[0][1] > 0
+
+
+def say_why(rank: int, line: Any) -> None:
+    """A rank that draws without a seed, and that nobody has told its number."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        loader = loader_of(Uneven(dear_s=0), rank, seed=None)
+        list(loader)
+        line.send([str(one.message) for one in said])
+        line.recv()
+
+
+def test_only_one_rank_says_that_a_seed_would_share_what_draws() -> None:
+    lines = [multiprocessing.Pipe() for _ in range(3)]
+    ranks = [multiprocessing.Process(target=say_why, args=(rank % 2, lines[rank][1])) for rank in range(3)]
+    for one in ranks:
+        one.start()
+    said = []
+    for line, _ in lines:
+        assert line.poll(HANG_S)
+        said += line.recv()
+    for (line, _), one in zip(lines, ranks, strict=True):
+        line.send(None)
+        one.join(HANG_S)
+    assert len(said) == 1 and "stoker run --seed N" in said[0]
+
+
+def test_a_group_is_not_shared_between_ranks() -> None:
+    with pytest.raises(stoker.errors.ConfigError, match="does not go with group="):
+        loader_of(Uneven(), 0, group="search")
 
 
 def test_ranks_with_other_data_are_strangers() -> None:

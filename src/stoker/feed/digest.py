@@ -2,9 +2,10 @@
 
 Everything is looked at, arrays to the last byte. So the digest takes as long as pickling the dataset. Functions count by
 their code and by what they refer to; classes of the user's own by their functions and attributes. So a variable of the
-script that is another one in each rank shows, where a dataset uses it. Of installed packages only names count: all ranks
-have the same. Generators that a dataset keeps for itself, or that its script keeps for it, have a state of their own in
-every process, so with them no process can stand in for another.
+script that is another one in each rank shows, where a dataset uses it, and so does an environment variable that its code
+names. Of installed packages only names count: all ranks have the same. Generators that a dataset keeps for itself, or that
+its script keeps for it, have a state of their own in every process, so with them no process can stand in for another. Nor
+can one for code that asks for its rank.
 """
 
 import dis
@@ -33,6 +34,9 @@ _INSTALLED = "site-packages", "dist-packages"
 _OF_EVERY_CLASS = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__static_attributes__", "__annotations__", "__slotnames__"}
 )
+
+_RANK_QUESTIONS = frozenset({"get_rank", "get_node_local_rank"})
+_RANK_VARIABLES = frozenset({"RANK", "LOCAL_RANK", "GROUP_RANK", "SLURM_PROCID", "SLURM_LOCALID"})
 
 
 class NoDigestError(ConfigError):
@@ -113,7 +117,8 @@ class _Pickler(pickle.Pickler):
         cells = [cell.cell_contents for cell in thing.__closure__ or () if cell is not None and _is_full(cell)]
         known = thing.__globals__ if _is_users(thing) else {}
         used = [(used, self._in_brief(known[used])) for used in sorted(set(_globals(thing.__code__))) if used in known]
-        return *name, _code(thing.__code__), thing.__defaults__, thing.__kwdefaults__, cells, used
+        surroundings = _surroundings(thing) if known else []
+        return *name, _code(thing.__code__), thing.__defaults__, thing.__kwdefaults__, cells, used, surroundings
 
     def _class(self, thing: type) -> tuple[Any, ...]:
         name = _module(thing), thing.__qualname__
@@ -168,6 +173,34 @@ def _globals(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _globals(constant)
+
+
+def _surroundings(function: types.FunctionType) -> list[tuple[str, str | None]]:
+    """The environment variables that a function names, with their values. Raises NoDigestError if it asks for its rank.
+
+    What a dataset asks when it is made is in its attributes, and no helper asks it again.
+    """
+    if function.__name__ == "__init__":
+        return []
+    names, words = _names_and_words(function.__code__)
+    asked = names & _RANK_QUESTIONS
+    read = {word for word in words if word.isidentifier()} if names & {"environ", "getenv"} else set()
+    asked |= read & _RANK_VARIABLES
+    if asked:
+        raise NoDigestError(f"the code of the dataset asks for its rank ({', '.join(sorted(asked))})")
+    return [(word, os.environ.get(word)) for word in sorted(read)]
+
+
+def _names_and_words(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The attributes and variables that code refers to, and its texts."""
+    names, words = {*code.co_names}, set[str]()
+    for inner in code.co_consts:
+        words |= {one for one in (inner if isinstance(inner, tuple) else (inner,)) if isinstance(one, str)}
+        if isinstance(inner, types.CodeType):
+            more_names, more_words = _names_and_words(inner)
+            names |= more_names
+            words |= more_words
+    return names, words
 
 
 def _mapped(array: "np.memmap[Any, Any]") -> tuple[Any, ...]:

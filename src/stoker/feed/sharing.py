@@ -4,7 +4,9 @@ Ranks with the same dataset and seed can prepare each other's batches: the resul
 other by an entry in a folder of this user's. No rank waits for another one to come.
 """
 
+import hashlib
 import os
+import socket
 import warnings
 from pathlib import Path
 from typing import Any
@@ -53,10 +55,28 @@ def is_unchanged(collate_fn: Any, job: str, dataset: Any) -> bool:
 
 
 def say(loader: Any, why: str) -> None:
-    """Say once, in one rank, why workers are not shared."""
-    if not loader._told_about_ranks and not ranks.rank():
+    """Say why workers are not shared: once in the whole job on this host, by the rank that comes first."""
+    if not loader._told_about_ranks:
         loader._told_about_ranks = True
-        warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=10)
+        if _is_first(f"{launch()} {why}"):
+            warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=10)
+
+
+_said: list[int] = []
+"""Descriptors of the names that this process has taken, for as long as it lives."""
+
+
+def _is_first(what: str) -> bool:
+    """Whether no living process of this user has asked for the same before. The kernel gives a name to one socket alone."""
+    name = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+    taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        taken.bind(f"\0stoker-{os.getuid()}-said-{name}")
+    except OSError:
+        taken.close()
+        return False
+    _said.append(taken.detach())
+    return True
 
 
 def _obstacle(loader: Any) -> str | None:

@@ -35,8 +35,11 @@ from stoker.tensor.caching import Caching
 from stoker.tensor.leaves import collate_with, leaves_in, plain_reducers
 
 _LOOK_FOR_RANKS_S = 0.5
+_JUST_HELPED = -1
 _LOOKS_PER_BATCH = 20
-_PAUSES_S = 0.001, 0.05
+_SHORT_BATCH_S, _RARELY_S = 0.005, 0.01
+_FOR_AN_ORDER_S, _MOST_APART_S = 0.001, 0.05
+_MOST_DOUBLINGS = 3
 _HELLO_VERSION = 1
 
 
@@ -116,9 +119,13 @@ class Helping:
         self._own = OffersSeen(own)
         self._name = offers.name_of(process.own())
         self._ranks: dict[Path, _Rank] = {}
+        self._behind: set[Path] = set()
+        """Ranks that were behind when this worker looked around last."""
         self._clock = clock
-        self._looked_at = self._helped_at = -_LOOK_FOR_RANKS_S
+        self._looked_at = self._listed_at = -_LOOK_FOR_RANKS_S
         self._batch_s = 0.0
+        self._in_vain = 0
+        """How often this worker has looked around since it last found something to do, or _JUST_HELPED."""
 
     # ---- the exchange
 
@@ -126,13 +133,17 @@ class Helping:
         """The next work: of an order, or of those that lack a worker."""
         while True:
             try:
-                order = self._lines.orders.get(_PAUSES_S[0])  # the next one may be about to come
+                order = self._lines.orders.get(self._pause_s())
             except queue.Empty:
+                self._looked_at = self._clock()
                 given = self._left() or self._for_another_rank()
                 if given is not None:
+                    self._in_vain = _JUST_HELPED
                     return given
-                self._lines.orders.wait(self._pause_s())
+                self._in_vain = max(self._in_vain, 0) + 1
                 continue
+            if self._in_vain == _JUST_HELPED:
+                self._in_vain = 0
             mine = self._lines.opened(order)
             if mine is None:
                 for rank in self._ranks.values():
@@ -189,7 +200,7 @@ class Helping:
             content = self._own.take(number, offers.OWN)
             if content is not None:
                 self._use(self._own_room)
-                return number, work_of(opened(content)[1])
+                return number, _work(content)
         return None
 
     def _for_another_rank(self) -> tuple[Any, Work] | None:
@@ -199,7 +210,10 @@ class Helping:
             waiting = rank.works.waiting()
             if waiting and rank.works.is_behind(rank.workers):
                 behind.append((len(waiting) / rank.workers, path, waiting[0]))
+        before, self._behind = self._behind, {path for _, path, _ in behind}
         for _, path, number in sorted(behind, reverse=True):
+            if self._batch_s < _SHORT_BATCH_S and self._in_vain != _JUST_HELPED and path not in before:
+                continue  # it may be so for a moment only
             rank = self._ranks[path]
             try:
                 room = rank.connect(self._own_room, self._lines.stop)
@@ -208,16 +222,15 @@ class Helping:
                 continue
             content = rank.works.take(number, self._name)
             if content is not None:
-                self._helped_at = self._clock()
                 self._use(room)
-                return _Help(rank, number), work_of(opened(content)[1])
+                return _Help(rank, number), _work(content)
         return None
 
     def _look_for_ranks(self) -> None:
         """See which ranks of this job are there now."""
-        if self._clock() - self._looked_at < _LOOK_FOR_RANKS_S:
+        if self._looked_at - self._listed_at < _LOOK_FOR_RANKS_S:
             return
-        self._looked_at = self._clock()
+        self._listed_at = self._looked_at
         there: set[Path] = set()
         with contextlib.suppress(OSError):  # the folder was removed
             there = {path for path, _ in entries(self._own.path.parent)} - {self._own.path}
@@ -232,13 +245,25 @@ class Helping:
                     works.close()
 
     def _pause_s(self) -> float:
-        """How long to wait for an order before looking around again."""
-        shortest, longest = _PAUSES_S
+        """How long to wait for an order before looking around.
+
+        A look costs a tenth of a millisecond. So where batches are short looks are rare, and rarer if they are in vain. The
+        time counts from look to look, not from order to order: a worker may be idle often, and never for long.
+        """
+        if self._in_vain == _JUST_HELPED:
+            return 0.0
         if not self._ranks:
-            return _LOOK_FOR_RANKS_S
-        if self._clock() - self._helped_at > _LOOK_FOR_RANKS_S:
-            return longest / 5
-        return min(max(self._batch_s / _LOOKS_PER_BATCH, shortest), longest)
+            apart_s = _LOOK_FOR_RANKS_S
+        else:
+            apart_s = _RARELY_S if self._batch_s < _SHORT_BATCH_S else self._batch_s / _LOOKS_PER_BATCH
+            apart_s = min(apart_s * (1 << min(self._in_vain, _MOST_DOUBLINGS)), _MOST_APART_S)
+        return max(self._looked_at + apart_s - self._clock(), _FOR_AN_ORDER_S)
+
+
+def _work(content: bytes) -> Work:
+    """The work that a description describes."""
+    work = opened(content)[1]
+    return work if type(work) is Work else work_of(work)
 
 
 def check_same_user(connection: socket.socket) -> None:

@@ -4,6 +4,7 @@ torch seeds each worker once. Batch k then finds the generators as the batch bef
 batch that draws nothing leaves them as they are, so it makes no difference where it is made. The rules:
 
 - Other ranks may help when the first batch has drawn nothing, and has left the dataset as it was.
+- Own workers look at the whole dataset again after 2, 4, 8, ... batches, as long as that takes a hundredth of their time.
 - A worker that draws while it helps puts its own generators back, and gives the batch back. So does one that asks for
   `get_worker_info().id` or `torch.initial_seed()`, and one whose dataset gets another attribute by it (a count, say). From
   then on nobody helps that rank any more, and its workers help nobody.
@@ -15,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from stoker.pool.helping import Helping
@@ -28,6 +30,7 @@ from stoker.tensor.seeding import Generators
 from stoker.tensor.worker_info import notice_questions
 
 _PAUSE_S = 0.001
+_MOST_OBJECTS = 16
 
 
 class ServingInTurn(Serving):
@@ -60,6 +63,9 @@ class HelpingInTurn(Helping):
         self._again: deque[tuple[int, Work]] = deque()
         """A batch that has drawn, and has to wait until all before it are settled."""
         self._given: tuple[Any, Work] | None = None
+        self._made, self._look_at = 0, 1
+        """How many own batches were made, and after how many the whole dataset is looked at next."""
+        self._began, self._looking_s = self._clock(), 0.0
 
     def next(self) -> tuple[Any, Work] | None:
         """The next work."""
@@ -121,10 +127,26 @@ class HelpingInTurn(Helping):
             for state in self._states:
                 state.keep()
         super().publish(name, result)
-        if self._own.state == UNKNOWN:  # after the first batch
-            is_unchanged = self._is_unchanged(self._dataset)
-            if self._own.state == UNKNOWN:  # or else another worker has drawn meanwhile
-                self._own.state = MAY_BE_HELPED if is_unchanged else DRAWS
+        self._made += 1
+        now = self._own.state
+        if now == UNKNOWN or (now == MAY_BE_HELPED and self._made == self._look_at and self._has_time()):
+            self._look(now)
+
+    def _look(self, state: int) -> None:
+        """See whether own batches leave the dataset as it is: after the first, and again after twice as many each time."""
+        began = self._clock()
+        is_unchanged = self._is_unchanged(self._dataset)
+        if self._own.state == state:  # or else another worker has drawn meanwhile
+            self._own.state = MAY_BE_HELPED if is_unchanged else DRAWS
+        self._look_at = 2 * self._made
+        self._looking_s += self._clock() - began
+
+    def _has_time(self) -> bool:
+        """Whether looking at the dataset has taken less than a hundredth of the time until now. If not, look later."""
+        if self._looking_s < (self._clock() - self._began) / 100:
+            return True
+        self._look_at = 2 * self._made
+        return False
 
     def _undo(self, room: SlotRoom, result: Result) -> None:
         """Put everything back as it was before a batch, which nobody gets."""
@@ -135,27 +157,45 @@ class HelpingInTurn(Helping):
 
 
 class _Attributes:
-    """The attributes of a dataset as they were at a moment, and how long those are that can grow."""
+    """The attributes of a dataset as they were at a moment, and how long those are that can grow.
+
+    With those of objects that it consists of: a dataset within a `Subset`, or a transform.
+    """
 
     def __init__(self, dataset: Any) -> None:
-        self._those: dict[str, Any] = getattr(dataset, "__dict__", {})
+        self._all: list[dict[str, Any]] = []
+        self._collect(dataset)
         self.keep()
+
+    def _collect(self, thing: Any) -> None:
+        those = getattr(thing, "__dict__", None)
+        if type(those) is not dict or isinstance(thing, (type, ModuleType)) or len(self._all) == _MOST_OBJECTS:
+            return
+        if not any(those is known for known in self._all):
+            self._all.append(those)
+            for value in list(those.values()):
+                for part in value if type(value) in (list, tuple) and len(value) <= _MOST_OBJECTS else (value,):
+                    self._collect(part)
 
     def keep(self) -> None:
         """Remember them as they are now."""
-        self._kept, self._lengths = self._those.copy(), self._measure()
+        self._kept = [(those, those.copy(), _lengths(those)) for those in self._all]
 
     def moved(self) -> bool:
         """Whether one is another object, or has grown or shrunk."""
-        kept, those = self._kept, self._those
-        if len(kept) != len(those) or any(those.get(name, self) is not value for name, value in kept.items()):
-            return True
-        return self._lengths != self._measure()
-
-    def _measure(self) -> list[int]:
-        return [len(value) for value in self._those.values() if type(value) in (list, dict, set)]
+        for those, kept, lengths in self._kept:
+            if len(kept) != len(those) or any(those.get(name, self) is not value for name, value in kept.items()):
+                return True
+            if lengths != _lengths(those):
+                return True
+        return False
 
     def restore(self) -> None:
         """Put them back. What has grown stays so."""
-        self._those.clear()
-        self._those.update(self._kept)
+        for those, kept, _ in self._kept:
+            those.clear()
+            those.update(kept)
+
+
+def _lengths(those: dict[str, Any]) -> list[int]:
+    return [len(value) for value in those.values() if type(value) in (list, dict, set)]

@@ -5,6 +5,7 @@ the batch over a socket, in memory of its own that this process maps. A batch th
 """
 
 import os
+import pickle
 import secrets
 import socket
 import weakref
@@ -12,6 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from stoker.host import forks, process
 from stoker.memory import Memory
@@ -24,7 +28,7 @@ from stoker.pool.worker import Opener
 from stoker.slots.area import Area
 from stoker.slots.inbox import Inbox
 from stoker.slots.messages import Frames, marshalled, opened
-from stoker.slots.offers import MAY_BE_HELPED, UNKNOWN, Offers
+from stoker.slots.offers import MAY_BE_HELPED, UNKNOWN, Offers, rows_for
 from stoker.tensor.caching import Caching
 
 _CHUNK = 1 << 16
@@ -68,7 +72,8 @@ class SharedPool(LinePool):
             "address": address,
             "pid": process.own()[0],
         }
-        self._offers = Offers(folder, about, MAY_BE_HELPED if is_unchanged is None else UNKNOWN)
+        state = MAY_BE_HELPED if is_unchanged is None else UNKNOWN
+        self._offers = Offers(folder, about, state, rows_for(duty.workers * area.prefetch))
         serving: Any = partial(SharedServing, own=self._offers.path)
         if is_unchanged is not None:
             serving = partial(ServingInTurn, own=self._offers.path, is_unchanged=is_unchanged)
@@ -84,18 +89,20 @@ class SharedPool(LinePool):
 
     def order(self, worker: int, name: int, work: Work) -> None:
         """Send work to a worker, without waiting, and offer it to all others."""
-        plain = work.as_plain() if work.part is None and work.decision is None else None
-        if plain is None:
+        content = None
+        if work.part is None and work.decision is None:
+            plain = work.as_plain()
+            content = marshalled((name, tuple(plain))) if plain is not None else _pickled(name, work)
+        if content is None:
             self._offers.keep(name)
             super().order(worker, name, work)
             return
-        content = marshalled((name, tuple(plain)))
         self._offers.offer(name, content)
         self._orders[worker].send(content)
 
     def get(self, timeout_s: float) -> tuple[int, Result]:
         """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
-        number, result = super().get(timeout_s)
+        number, result = self._reports.get(timeout_s)
         self._offers.over(number)
         return number, result
 
@@ -236,6 +243,15 @@ class _Helper:
         assert made.place is not None
         self.unopened += 1
         return number, made._replace(place=(self.row, *made.place[1:]))
+
+
+def _pickled(name: int, work: Work) -> bytes | None:
+    """A work whose indices are arrays, tensors or numbers of NumPy. None if there is anything else among them."""
+    ids = work.ids if type(work.ids) is list else [work.ids]
+    kinds = {type(one) for one in ids}
+    if not all(issubclass(kind, (np.generic, np.ndarray, torch.Tensor)) or kind in (int, str) for kind in kinds):
+        return None
+    return pickle.dumps((name, work), pickle.HIGHEST_PROTOCOL)  # not torch's way, which shares memory with one reader
 
 
 _pools: "weakref.WeakSet[SharedPool]" = weakref.WeakSet()

@@ -4,6 +4,7 @@
 training process then opens the slot.
 """
 
+import contextlib
 import gc
 import os
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from stoker.slots.messages import Plain
 from stoker.slots.outbox import Outbox
 from stoker.tensor.caching import Caching
 from stoker.tensor.leaves import collate_into
+from stoker.tensor.near import cores_near_device
 
 _NEVER_S = 86400.0
 _A_CHILD = "a process that the dataset forked has come back from it: a child must end by os._exit()"
@@ -82,9 +84,13 @@ class Beginning:
     def __init__(self, room: SlotRoom, *, forked: bool) -> None:
         self.room = room
         self.forked = forked
+        self.cores = cores_near_device()
 
     def __call__(self, number: int) -> Callable[[Any], None] | None:
         """Prepare this process. Returns a function to call with the indices of new orders, or None."""
+        if self.cores is not None:
+            with contextlib.suppress(OSError):  # a cpuset has become smaller meanwhile
+                os.sched_setaffinity(0, self.cores)
         if self.forked:
             leave_inherited()
         if end_with_parent():

@@ -134,11 +134,6 @@ class WorkerOrders:
         self.foresee: Callable[[Any], None] | None = None
         """Called with the indices of orders as soon as these arrive, even while earlier orders wait."""
 
-    def wait(self, longest_s: float) -> None:
-        """Wait until an order arrives, or for so long at most."""
-        if not self._orders:
-            self._poll.poll(longest_s * 1000)
-
     def get(self, timeout: float | None = None) -> Any:
         """The next order."""
         while not self._orders:
