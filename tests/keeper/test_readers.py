@@ -21,6 +21,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 import stoker
 from stoker.feed.tables import paths_of
+from stoker.keeper import view
 from stoker.source.files import Files
 
 FILES, SIZE = 96, 20_000
@@ -183,6 +184,8 @@ def test_readers_go_to_a_rank_that_becomes_slow_and_come_back(latent: Latent, tm
             latent.set(0.05, 1)
             away = moved(lambda now: now[0] >= 5)
             latent.set(0.002, 1)
+            (shown,) = view.keepers()
+            assert any(move.target == "rank 0" for move in shown.moves)
             times.append((away, moved(lambda now: now[0] <= 4)))
             if max(times[-1]) < 2:
                 break
