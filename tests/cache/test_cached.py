@@ -139,11 +139,11 @@ def test_a_flipped_bit_is_read_anew_and_counted_once(shelf_dir: Path, room: int)
     assert cache.folder is not None
     flip(cache.folder / "data.mdb", request.payload(7))
     assert cache.fetch(request) == expected
-    hits, misses, *_, faults, fault, _ = cache.tally.take()
+    hits, misses, *_, faults, fault = cache.tally.take()[:7]
     assert (hits, misses, faults) == (19, 1, 1)
     assert str(cache.folder) in fault
     assert cache.fetch(request) == expected  # what was read anew has taken its place
-    hits, misses, *_, faults, fault, _ = cache.tally.take()
+    hits, misses, *_, faults, fault = cache.tally.take()[:7]
     assert (hits, misses, faults) == (20, 0, 0)
 
 
@@ -171,7 +171,7 @@ def test_where_a_policy_decides_a_damaged_item_is_kept_again(shelf_dir: Path) ->
     flip(cache.folder / "data.mdb", request.payload(5))
     for _ in range(3):
         assert cache.fetch(request, nothing) == expected
-    hits, misses, *_, faults, _, _ = cache.tally.take()
+    hits, misses, *_, faults, _ = cache.tally.take()[:7]
     assert (hits, misses, faults) == (59, 21, 1)
 
 
@@ -182,7 +182,7 @@ def test_a_store_that_is_cut_under_a_running_job(shelf_dir: Path) -> None:
     assert cache.folder is not None
     os.truncate(cache.folder / "data.mdb", 3 * 4096)
     assert cache.fetch(request) == expected
-    *_, faults, fault, _ = cache.tally.take()
+    *_, faults, fault = cache.tally.take()[:7]
     assert faults == 1
     assert f"the cache in {cache.folder} is damaged" in fault
     cache.close()

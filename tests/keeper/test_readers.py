@@ -7,23 +7,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.keeper.conftest import FILES, SIZE
 from tests.keeper.test_life import is_gone, keepers, the_keeper
-from tests.latent_folder import Latent, latent_folder
+from tests.latent_folder import Latent
 from tests.tries import HANG_S, until
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 import stoker
 from stoker.feed.tables import paths_of
+from stoker.keeper import view
 from stoker.source.files import Files
-
-FILES, SIZE = 96, 20_000
 
 
 class Listed(Dataset[Any]):
@@ -45,26 +45,6 @@ class Listed(Dataset[Any]):
             content = np.frombuffer(file.read(), np.uint8)
         first = np.random.randint(100) if self.draws else 0
         return content[first:][:64].copy(), number
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for number in range(FILES):
-        path = folder / f"{1 + number % 2}-{number:04}"
-        path.write_bytes(rng.bytes(SIZE))
-        os.utime(path, (1e9, 1e9))
-    return folder
-
-
-@pytest.fixture
-def latent(data: Path) -> Iterator[Latent]:
-    with latent_folder(data, 0.01) as made:
-        if made is None:
-            pytest.skip("/dev/fuse cannot be mounted here")
-        yield made
 
 
 def batches(loader: Any) -> list[Any]:
@@ -183,6 +163,8 @@ def test_readers_go_to_a_rank_that_becomes_slow_and_come_back(latent: Latent, tm
             latent.set(0.05, 1)
             away = moved(lambda now: now[0] >= 5)
             latent.set(0.002, 1)
+            (shown,) = view.keepers()
+            assert any(move.target == "rank 0" for move in shown.moves)
             times.append((away, moved(lambda now: now[0] <= 4)))
             if max(times[-1]) < 2:
                 break

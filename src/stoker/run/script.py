@@ -48,6 +48,8 @@ def environment(settings: Mapping[str, Any], before: Mapping[str, str]) -> dict[
     parts = [part for part in before.get("PYTHONPATH", "").split(os.pathsep) if part and part != str(STARTUP)]
     after["PYTHONPATH"] = os.pathsep.join([str(STARTUP), *parts])
     after[SETTINGS] = json.dumps(settings)
+    if settings.get("analyze"):
+        after["STOKER_READERS"] = "0"  # what a worker takes to read is measured in the worker
     return after
 
 
