@@ -1,11 +1,13 @@
 """What is staged is found as it was put there, or not at all; its room is used again when its batch was taken."""
 
 import os
+import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cache.staging import Stager, Staging, active, current
+from stoker.cache.staging import FROM_PEER, Stager, Staging, active, current
 
 CAPACITY = 64 << 10
 
@@ -45,7 +47,7 @@ def test_found_as_it_was_or_not_at_all(steps: list[tuple[int, int, bool]]) -> No
             stager.taken(taken)
         for one in range(41):
             found = staging.get(key(one))
-            assert found is None or found == payload(one, sizes[one])
+            assert found is None or found == (payload(one, sizes[one]), False)
         assert stager.bytes_staged <= CAPACITY
     stager.taken(len(steps))
     assert stager.bytes_staged == 0
@@ -60,7 +62,7 @@ def test_full_until_a_batch_is_taken_and_what_two_batches_need_stays_for_both() 
     assert not stage(stager, 2, 2, 30_000)
     assert stager.has(2, key(0))
     stager.taken(2)
-    assert staging.get(key(0)) == payload(0, 30_000)
+    assert staging.get(key(0)) == (payload(0, 30_000), False)
     assert staging.get(key(1)) is None
     stager.taken(3)
     assert staging.get(key(0)) is None
@@ -72,7 +74,7 @@ def test_what_was_read_ahead_into_the_cache_is_no_hit_once() -> None:
     place = stager.announce(0, key(5))
     assert place is not None
     stager.confirm(place)
-    assert [staging.was_ahead(key(5)) for _ in range(2)] == [True, False]
+    assert [bool(staging.was_ahead(key(5))) for _ in range(2)] == [True, False]
     assert staging.get(key(5)) is None
     stager.taken(1)
     assert (stager.used, stager.unused) == (1, 0)
@@ -85,7 +87,7 @@ def test_a_new_keeper_begins_with_nothing() -> None:
     again = Stager(CAPACITY, os.dup(staging.memory.descriptor))
     assert not staging.is_coming(key(1))
     assert stage(again, 0, 1, 100)
-    assert staging.get(key(1)) == payload(1, 100)
+    assert staging.get(key(1)) == (payload(1, 100), False)
 
 
 def test_it_is_active_within_the_context_only() -> None:
@@ -94,3 +96,26 @@ def test_it_is_active_within_the_context_only() -> None:
     with active(staging):
         assert current() is staging
     assert current() is None
+
+
+def test_what_came_from_another_host_is_marked() -> None:
+    staging, stager = pair()
+    place = stager.reserve(0, key(1), 100)
+    assert place is not None
+    stager.fill(place, key(1), payload(1, 100), is_from_peer=True)
+    assert staging.get(key(1)) == (payload(1, 100), True)
+    kept = stager.announce(0, key(2))
+    assert kept is not None
+    stager.confirm(kept, is_from_peer=True)
+    assert staging.was_ahead(key(2)) & FROM_PEER
+
+
+def test_nobody_waits_for_a_keeper_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    staging, stager = pair()
+    assert stager.reserve(0, key(1), 100) is not None
+    assert not staging.is_late()
+    later = time.monotonic_ns() + 2_000_000_000
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later)
+    assert staging.is_late()
+    stager.beat()
+    assert not staging.is_late()

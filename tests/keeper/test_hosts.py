@@ -43,24 +43,25 @@ def test_storage_is_read_once_and_a_host_that_was_gone_is_asked_again() -> None:
     with job_on(3, 0.36) as job:
         first = job.epoch(0)
         assert first["storage"] == pytest.approx(1, abs=0.02)
-        second = job.epoch(1)
+        until(lambda: job.epoch(1)["storage"] == 0)  # an epoch here is shorter than it takes hosts to find each other
+        second = job.epoch(2)
         assert second["storage"] == 0
         assert min(second["peers"]) > 0.5
 
         # Its process is killed in the middle of an epoch, and started again by the job.
         before = [host.bytes_read() for host in job.hosts]
-        job.begin(2)
+        job.begin(3)
         os.kill(keeper_of(job.hosts[1]), signal.SIGKILL)
         job.end(before)
 
-        until(lambda: job.epoch(3)["storage"] == 0)  # who is back is asked again
+        until(lambda: job.epoch(4)["storage"] == 0)  # who is back is asked again
 
 
 def test_caches_that_hold_a_part_together() -> None:
     with job_on(2, 0.3) as job:
         job.epoch(0)
-        later = [job.epoch(number)["storage"] for number in (1, 2)]
-        assert later == pytest.approx([0.4, 0.4], abs=0.02)
+        until(lambda: job.epoch(1)["storage"] < 0.42)
+        assert job.epoch(2)["storage"] == pytest.approx(0.4, abs=0.02)
 
 
 @pytest.mark.soak
