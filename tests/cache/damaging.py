@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.cache.requests import Numbered
 
 from stoker.cache import stores
-from stoker.cache.cached import Cache, Ruling
+from stoker.cache.cached import Cache
+from stoker.cache.wanted import Ruling
 
 ITEMS, ROOM = 240, 4_000_000
 PAGE = 4096

@@ -17,9 +17,10 @@ from tests.cache.requests import Numbered, fill, run_epochs
 from tests.tries import HANG_S
 
 from stoker.cache import claims, stores
-from stoker.cache.cached import Cache, Ruling
+from stoker.cache.cached import Cache
 from stoker.cache.inspection import NUMBER, USED
 from stoker.cache.shelf import Shelf
+from stoker.cache.wanted import Ruling
 
 _fork = multiprocessing.get_context("fork")
 ITEMS, ROOM, SIZE = 400, 140, 1000

@@ -8,16 +8,16 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from stoker.cache import inspection, staging, stores
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreStats
 from stoker.cache.shelf import Budget, CacheUse, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError
+from stoker.cache.wanted import Request, Ruling
 from stoker.host import forks
 from stoker.memory import Bytes
 from stoker.meter import Tally, now
@@ -25,36 +25,6 @@ from stoker.sealed import ItemDamagedError
 
 _LOOK_EVERY = 256
 """After so many items a process checks whether the cache holds more than the budget of the jobs that are left."""
-
-
-class Request(Protocol):
-    """Items that are wanted together, and how to get them from storage. Positions count within the request."""
-
-    @property
-    def keys(self) -> list[bytes]:
-        """The keys of the items, versions included."""
-
-    def sizes(self, positions: list[int]) -> Sequence[int]:
-        """The sizes of the items in bytes."""
-
-    def read(self, positions: list[int]) -> Sequence[Bytes]:
-        """Read items from storage."""
-
-    def is_settled(self, position: int) -> bool:
-        """Whether an item is certain to be of the version in its key: it did not change while it was read."""
-
-    def kept(self, positions: list[int]) -> None:
-        """Called when items are in the cache, so that the kernel's copy of them is not needed any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ruling:
-    """What a policy has decided on a request, where the order of all requests is known."""
-
-    admitted: Collection[int]
-    """The positions to be kept if they are not there yet."""
-    evicted: Sequence[bytes]
-    """The keys to forget for these."""
 
 
 class _Open:
@@ -348,13 +318,3 @@ def _after_fork_in_child() -> None:
 
 
 forks.register(forks.Stage.LOCKS, after_in_child=_after_fork_in_child)
-
-
-def read_plainly(request: Request, count: int, tally: Tally) -> list[Bytes]:
-    """Read all items of a request from storage."""
-    began = now()
-    result = list(request.read(list(range(count))))
-    for payload in result:
-        tally.miss(len(payload), is_looked_for=False)
-    tally.spent(now() - began)
-    return result

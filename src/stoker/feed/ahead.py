@@ -80,6 +80,22 @@ class Ahead:
         self._taken += works
 
 
+class Silent:
+    """The hints of a loader that has none to give."""
+
+    def over(self) -> None:
+        """Nothing was ordered."""
+
+    def ordered(self, index: Any) -> None:
+        """Nobody is told."""
+
+    def took(self, works: int = 1) -> None:
+        """Nobody is told."""
+
+
+SILENT = Silent()
+
+
 def ahead_of(loader: Any) -> Ahead | None:
     """A loader's hints; None if it has none to give."""
     readers = _readers(loader)

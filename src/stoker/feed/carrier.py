@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from stoker.feed.ahead import Ahead
+from stoker.feed.ahead import SILENT, Ahead, Silent
 from stoker.feed.progress import Progress, is_batched
 from stoker.host import forks
 from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator, pin_memory, profiler_enabled
@@ -52,7 +52,7 @@ class _Watched:
     _meter: Meter
     _progress: Progress
     _caching: Caching
-    _ahead: Ahead | None
+    _ahead: Ahead | Silent
     _record: Record | None
     _began: float
     _arrived = 0
@@ -66,9 +66,8 @@ class _Watched:
     def _watch(self, loader: Any) -> None:
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
-        self._caching, self._record, self._ahead = loader.here.caching, loader.here.record, loader.here.ahead
-        if self._ahead is not None:
-            self._ahead.over()
+        self._caching, self._record, self._ahead = loader.here.caching, loader.here.record, loader.here.ahead or SILENT
+        self._ahead.over()
         self._meter.began_at = self._meter.began_at or self._began
         self._count()
 
@@ -82,11 +81,7 @@ class _Watched:
 
     def _saw(self) -> None:
         self._progress.saw(self._arrived)
-        self._took()
-
-    def _took(self, works: int = 1) -> None:
-        if self._ahead is not None:
-            self._ahead.took(works)
+        self._ahead.took()
 
     def _next_data(self) -> Any:
         began, record = now(), self._record
@@ -97,8 +92,7 @@ class _Watched:
             data = self._obtain()
         except StopIteration:
             self._progress.end()
-            if self._ahead is not None:
-                self._ahead.over()
+            self._ahead.over()
             if record is not None:
                 record.tell(self._meter, self._progress, now(), is_over=True)
             self._caching.warn_if_useless(self._meter)
@@ -129,8 +123,7 @@ class _Watched:
             next(self._sampler_iter)
             self._skip -= 1
         index = next(self._sampler_iter)
-        if self._ahead is not None:
-            self._ahead.ordered(index)
+        self._ahead.ordered(index)
         return index
 
 

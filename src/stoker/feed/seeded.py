@@ -45,7 +45,7 @@ class SeededInlineIter(MapIter):
     def _saw(self) -> None:
         if self._works.ordered:  # or else the user's sampler has failed
             self._progress.saw(self._works.ordered.popleft().samples)
-            self._took()
+            self._ahead.took()
 
 
 class SeededPoolIter(PoolIter):
@@ -115,7 +115,7 @@ class SeededPoolIter(PoolIter):
         if self._works.ordered:  # or else a worker has died after the last batch
             ordered = self._works.ordered.popleft()
             self._progress.saw(ordered.samples)
-            self._took(ordered.parts)
+            self._ahead.took(ordered.parts)
 
 
 @contextlib.contextmanager

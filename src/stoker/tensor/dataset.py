@@ -20,9 +20,10 @@ import torch
 import torch.utils.data
 
 from stoker.cache import intercept
-from stoker.cache.cached import Cache, Ruling, read_plainly
+from stoker.cache.cached import Cache
 from stoker.cache.steering import KeptAndForgotten
 from stoker.cache.walking import KEY_BYTES
+from stoker.cache.wanted import Ruling, read_plainly
 from stoker.errors import ConfigError
 from stoker.memory import Bytes
 from stoker.meter import Tally
