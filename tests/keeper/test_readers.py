@@ -249,3 +249,20 @@ def test_losses_are_bit_for_bit_those_without(ranks: int, room: str, latent: Lat
     assert with_readers == losses
     assert len(losses) == 2 * FILES // 8
     assert (none, ahead > 0) == (0, True)
+
+
+def test_batches_of_very_many_samples_do_not_end_the_line(data: Path) -> None:
+    class Many(Listed):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            self.samples *= 1000
+
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+    with stoker.DataLoader(Many(data), 80_000, cache=1 << 20) as loader, pytest.warns(UserWarning, match="seen no file"):
+        list(loader)
+        before = the_keeper()
+        list(loader)
+        until(lambda: the_keeper()["queues"])
+        assert the_keeper()["token"] == before["token"]
