@@ -60,7 +60,7 @@ class Abroad:
         return Far(peering, table, roots)
 
     def _call(self, name: tuple[str, str], roots: tuple[str, ...]) -> None:
-        """Note what folders are called. Raises ConfigError if another one is called so: its files would be taken for these."""
+        """Note what folders are called. Raises ConfigError if another one is called so: its files might be given."""
         called = dict(self._called[name]) if name in self._peerings else {}
         for folder, word in shared_names(roots).items():
             if called.setdefault(word, folder) != folder:
