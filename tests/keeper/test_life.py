@@ -14,7 +14,7 @@ import pytest
 from tests.tries import until
 
 from stoker.host import folders, process
-from stoker.keeper import door
+from stoker.keeper import door, messages
 from stoker.keeper.client import Line
 
 _CALLER = """
@@ -176,3 +176,24 @@ def test_where_no_keeper_can_be_had_nothing_fails(monkeypatch: pytest.MonkeyPatc
     assert not line.queued(number, 0, 0, 0.0, b"    ")
     line.leave(number)
     assert nothing_left()
+
+
+def test_loaders_may_be_made_while_the_line_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line()
+    first = line.join({}, [])
+    numbers = [first]
+    line.close()
+    tell = messages.introduce
+
+    def introduce(*words: Any) -> None:  # another thread makes a loader
+        monkeypatch.setattr(messages, "introduce", tell)
+        numbers.append(line.join({}, []))
+        tell(*words)
+
+    monkeypatch.setattr(messages, "introduce", introduce)
+    line._not_before = 0.0
+    try:
+        assert line.queued(first, 0, 0, 0.0, b"    ")
+    finally:
+        for number in numbers:
+            line.leave(number)

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -247,3 +248,49 @@ def test_losses_are_bit_for_bit_those_without(ranks: int, room: str, latent: Lat
         with_readers, ahead = train("16")
     assert with_readers == losses
     assert ahead > 0
+
+
+def test_batches_of_very_many_samples_do_not_end_the_line(data: Path) -> None:
+    class Many(Listed):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            self.samples *= 1000
+
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+    with stoker.DataLoader(Many(data), 80_000, cache=1 << 20) as loader, pytest.warns(UserWarning, match="seen no file"):
+        list(loader)
+        before = the_keeper()
+        list(loader)
+        until(lambda: the_keeper()["queues"])
+        assert the_keeper()["token"] == before["token"]
+
+
+def removed_and_held(pid: int) -> list[str]:
+    """The files that a process has open though they have no name any more. Memory without a name is none of them."""
+    links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
+    return [link for link in links if link.endswith(" (deleted)") and not link.startswith("/memfd:")]
+
+
+def test_the_keeper_does_not_hold_the_memory_of_caches_that_are_gone(data: Path, tmp_path: Path) -> None:
+    dataset = Listed(data)
+    with stoker.DataLoader(dataset, 8, cache="4MB", cache_dir=tmp_path / "stays") as stays:
+        list(stays)
+        with stoker.DataLoader(dataset, 8, cache="4MB", cache_dir=tmp_path / "goes") as goes:
+            list(goes)
+            until(lambda: len(the_keeper()["queues"]) == 2)
+        pid = the_keeper()["pid"]
+        until(lambda: len(the_keeper()["queues"]) == 1)
+        shutil.rmtree(tmp_path / "goes")
+        assert removed_and_held(pid) == []
+
+
+def test_the_keeper_lets_go_of_a_cache_that_is_removed_under_a_loader(data: Path, tmp_path: Path) -> None:
+    with stoker.DataLoader(Listed(data), 8, cache="4MB", cache_dir=tmp_path / "cache") as loader:
+        list(loader)
+        pid = the_keeper()["pid"]
+        shutil.rmtree(tmp_path / "cache")
+        with pytest.warns(UserWarning, match="cache"):
+            list(loader)
+        until(lambda: removed_and_held(pid) == [])

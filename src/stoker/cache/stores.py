@@ -36,6 +36,12 @@ def release(store: Store) -> None:
     _unused.append(store)
 
 
+def close_unused() -> None:
+    """Close what was released: its memory is given back when its folder goes. Not for the garbage collector."""
+    with _lock:
+        _close_unused()
+
+
 def _close_unused() -> None:
     while _unused:
         store = _unused.popleft()
@@ -53,8 +59,7 @@ def visiting(folder: Path) -> Iterator[Store]:
         yield store
     finally:
         release(store)
-        with _lock:
-            _close_unused()
+        close_unused()
 
 
 def forget(folder: Path) -> None:

@@ -28,6 +28,8 @@ from stoker.wire.secret import VARIABLE
 _STAGING_BYTES = 256 << 20
 _LEAST_STAGING_BYTES = 16 << 20
 _PART_OF_MEMORY = 16
+_MOST_BYTES = 4 * 32768
+"""So many indices of a batch are told. A packet has to fit into the buffer of a socket."""
 _UNKNOWN = ["", ""]
 """Files that are not known before they are opened. Workers ask for them then."""
 
@@ -35,9 +37,9 @@ _UNKNOWN = ["", ""]
 class Ahead:
     """A loader's hints. Works are numbered from the first that this loader ever ordered."""
 
-    def __init__(self, line: Line, loader: int, staging: Staging, table: int, meter: Any, peers: str = "") -> None:
+    def __init__(self, line: Line, loader: int, staging: Staging, table: int, meter: Any, folder: str, peers: str) -> None:
         self.staging = staging
-        self._peers = peers
+        self._folder, self._peers = folder, peers
         self._line, self._loader, self._meter = line, loader, meter
         self._sent = self._taken = 0
         self._is_told = False
@@ -54,7 +56,8 @@ class Ahead:
         self._taken = self._sent
 
     def _say_if_peers_cannot_be_used(self) -> None:
-        why = [why for keeper in keepers() for name, why in keeper.troubles if name == self._peers]
+        ours = self._peers, self._folder
+        why = [why for keeper in keepers() for *whose, why in keeper.troubles if tuple(whose) == ours]
         if why:
             self._peers = ""
             warnings.warn(f"peers cannot be used, and everything comes from storage: {why[0]}", stacklevel=5)
@@ -67,8 +70,8 @@ class Ahead:
                 ids = np.frombuffer(ids, np.int64)
             elif isinstance(ids, int):  # there are no batches
                 ids = (ids,)
-            content = np.asarray(ids, np.int64).astype(np.uint32).tobytes()
-        except (TypeError, ValueError, OverflowError):
+            content = np.asarray(ids, np.int64).astype(np.uint32).tobytes()[:_MOST_BYTES]
+        except Exception:  # of the user's: indices may be anything
             content = b""
         if content:
             self._is_told = True
@@ -125,7 +128,7 @@ def ahead_of(loader: Any) -> Ahead | None:
     }
     line = client.line()
     number = line.join(document, [staging.memory.descriptor, table])
-    return Ahead(line, number, staging, table, loader._meter, loader.peers or "")
+    return Ahead(line, number, staging, table, loader._meter, str(cache.folder), loader.peers or "")
 
 
 def _leave(line: Line, number: int, table: int, memory: Any) -> None:

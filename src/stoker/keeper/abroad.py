@@ -1,8 +1,8 @@
 """The keeper's dealings with other hosts: who takes part, what workers ask for, and copies in the background.
 
 Loaders that name the same peers and the same secret share one `Peering`, which begins with the first of them and ends with
-the last. Where it cannot begin (the address is taken, the secret cannot be read) everything comes from storage, and the
-keeper's state says why.
+the last. Where it cannot begin (the address is taken, the secret cannot be read), or where two folders would be called
+alike among the hosts, everything comes from storage, and the keeper's state says why.
 """
 
 import os
@@ -21,6 +21,8 @@ from stoker.keeper.messages import Said
 from stoker.keeper.peering import Peering
 from stoker.keeper.queues import LoaderQueue
 from stoker.keeper.table import Table
+from stoker.sealed import ItemDamagedError
+from stoker.source.files import shared_names
 from stoker.wire.addresses import local_addresses, parse_addresses
 from stoker.wire.secret import read_secret
 
@@ -33,11 +35,13 @@ class Abroad:
 
     def __init__(self) -> None:
         self._peerings: dict[tuple[str, str], tuple[Peering, int]] = {}
-        self._trouble: dict[str, str] = {}
+        self._called: dict[tuple[str, str], dict[str, str]] = {}
+        """The folders of the data, by what all hosts call them, of each `Peering`."""
+        self._trouble: dict[tuple[str, Path], str] = {}
         self._answering: ThreadPoolExecutor | None = None
         self._is_over = threading.Event()
 
-    def join(self, about: dict[str, Any], folder: Path, table: Table, roots: Sequence[str]) -> Far | None:
+    def join(self, about: dict[str, Any], folder: Path, table: Table, roots: tuple[str, ...]) -> Far | None:
         """A loader's files on other hosts; None if it names no peers, or if they cannot be used."""
         peers, secret = str(about["peers"]), str(about["secret"])
         if not peers:
@@ -45,13 +49,23 @@ class Abroad:
         self._answering = self._answering or ThreadPoolExecutor(ANSWERING, "answering")
         name = peers, secret
         try:
+            self._call(name, roots)
             peering, users = self._peerings.get(name) or (_begin(peers, Path(secret)), 0)
         except (ConfigError, OSError) as error:
-            self._trouble[peers] = str(error)
+            self._trouble[peers, folder] = str(error)
             return None
+        self._trouble.pop((peers, folder), None)
         self._peerings[name] = peering, users + 1
         peering.give(folder)
         return Far(peering, table, roots)
+
+    def _call(self, name: tuple[str, str], roots: tuple[str, ...]) -> None:
+        """Note what folders are called. Raises ConfigError if another one is called so: its files might be given."""
+        called = dict(self._called[name]) if name in self._peerings else {}
+        for folder, word in shared_names(roots).items():
+            if called.setdefault(word, folder) != folder:
+                raise ConfigError(f"{called[word]} and {folder} are both called {word} among the hosts: rename one of them")
+        self._called[name] = called
 
     def leave(self, far: Far | None, folder: Path) -> None:
         """A loader has gone."""
@@ -63,7 +77,7 @@ class Abroad:
                 if users > 1:
                     self._peerings[name] = peering, users - 1
                 else:
-                    del self._peerings[name]
+                    del self._peerings[name], self._called[name]
                     peering.close()
 
     def fill(self, queue: LoaderQueue) -> None:
@@ -98,7 +112,9 @@ class Abroad:
 
     def state(self) -> list[dict[str, Any]]:
         """What others may see of it."""
-        found: list[dict[str, Any]] = [{"peers": peers, "trouble": trouble} for peers, trouble in self._trouble.items()]
+        found: list[dict[str, Any]] = [
+            {"peers": peers, "folder": str(folder), "trouble": why} for (peers, folder), why in self._trouble.items()
+        ]
         for (peers, _), (peering, _) in list(self._peerings.items()):
             stats = peering.stats()
             hosts = {
@@ -140,7 +156,7 @@ def _begin(peers: str, secret: Path) -> Peering:
 def _give(line: socket.socket, number: int, queue: LoaderQueue, key: bytes, path: bytes) -> None:
     try:
         found = queue.bringing.give(key, path)
-    except OSError:
+    except (OSError, ItemDamagedError):
         found = None
     payload, origin = found if found is not None else (None, Origin.STORAGE)
     asking.answer(line, number, payload, origin)

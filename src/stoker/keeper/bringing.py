@@ -53,6 +53,7 @@ class Near:
     def close(self) -> None:
         """Close the store in this process, if nobody else uses it."""
         stores.release(self.store)
+        stores.close_unused()
         self.claims.close()
 
 

@@ -45,11 +45,8 @@ class Line:
     def queued(self, loader: int, number: int, taken: int, waited_s: float, indices: bytes) -> bool:
         """Tell that a batch is ordered. Returns whether the keeper will know."""
         line = self._socket
-        if line is None:
-            if now() < self._not_before or not self._connect():
-                return False
-            line = self._socket
-            assert line is not None
+        if line is None and (now() < self._not_before or not self._connect() or (line := self._socket) is None):
+            return False
         try:
             messages.send(line, messages.QUEUED, loader, number, taken, waited_s, indices)
         except BlockingIOError:
@@ -89,8 +86,9 @@ class Line:
         except door.NoKeeperError:
             return False
         self._starting = starting
-        for number, (document, descriptors) in self._guests.items():
-            self._say(lambda line, it=(number, document, descriptors): messages.introduce(line, *it))  # type: ignore[misc]
+        for number in list(self._guests):  # other threads make loaders meanwhile, and the garbage collector ends them
+            if number in self._guests:
+                self._say(lambda line, it=(number, *self._guests[number]): messages.introduce(line, *it))  # type: ignore[misc]
         return self._socket is not None
 
     def _lose(self) -> None:

@@ -125,7 +125,9 @@ def _spawn(path: Path, entry: int, listening: int) -> "subprocess.Popen[bytes]":
     if not sys.executable:
         raise OSError("there is no interpreter to start another one with")
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    paths = [os.path.abspath(one) for one in [str(Path(__file__).parents[2]), *sys.path]]
+    # In their order: a module of the standard library may have a namesake beside this package.
+    paths, ours = [os.path.abspath(one) for one in sys.path], str(Path(__file__).parents[2])
+    paths = paths if ours in paths else [ours, *paths]
     # Without `site`: what the user's environment does to every Python is not meant for this one.
     words = [sys.executable, "-S", "-P", "-m", "stoker.keeper", str(path), str(entry), str(listening)]
     return subprocess.Popen(

@@ -8,7 +8,6 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Sequence
 
 from stoker.keeper.directory import Numbers, numbers_of
 from stoker.keeper.peering import Peering
@@ -23,7 +22,7 @@ _LOOK_PART = 0.05
 class Far:
     """For one loader: its files on other hosts."""
 
-    def __init__(self, peering: Peering, table: Table, roots: Sequence[str]) -> None:
+    def __init__(self, peering: Peering, table: Table, roots: tuple[str, ...]) -> None:
         self.peering = peering
         self._table, self._roots = table, roots
         self._names: Numbers | None = None

@@ -37,6 +37,7 @@ class Gifts:
                 self._stores[folder] = store, uses - 1
             else:
                 stores.release(store)
+                stores.close_unused()
 
     def _all(self) -> list[Store]:
         with self._lock:

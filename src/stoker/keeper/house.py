@@ -166,6 +166,9 @@ class House:
                 queue.busy -= 1
                 if is_lost or queue.is_useless:
                     queue.is_closed = True
+                if is_lost:  # its memory is given back when nobody holds it
+                    self._queues = {name: other for name, other in self._queues.items() if other is not queue}
+                    self._homes = [None if home is queue else home for home in self._homes]
                 if outcome is Brought.NO_ROOM:
                     queue.put_back(work)
                 else:

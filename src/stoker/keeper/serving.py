@@ -14,7 +14,6 @@ from pathlib import Path
 from stoker.keeper import door, messages
 from stoker.keeper.house import House
 
-_NICE = 5
 _LOOK_S = 0.05
 
 
@@ -50,14 +49,18 @@ class Serving:
     def run(self) -> None:
         """Serve until the last has left."""
         self._publish()
+        is_news = True
         while True:
-            for key, _ in self._selector.select(self._house.look_again_s if self._callers else _LOOK_S):
+            events = self._selector.select(_LOOK_S if is_news or not self._callers else self._house.look_again_s)
+            is_news = is_news or bool(events)
+            for key, _ in events:
                 if key.data is None:
                     self._welcome()
                 else:
                     self._hear(key.data, is_process=key.fileobj != key.data.line)
             if self._house.govern():
                 self._publish()
+                is_news = False
             if not self._callers and self._ends():
                 return
 
@@ -123,6 +126,5 @@ def serve(entry: str, descriptor: int, listening: int) -> None:
     """Serve those who come to a socket until the last has left."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for a training process, if at all
-    os.nice(_NICE)  # the cores are for preparing
     Serving(Path(entry), descriptor, socket.socket(fileno=listening)).run()
     os._exit(0)  # a reader may still wait for storage

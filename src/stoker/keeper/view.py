@@ -68,8 +68,8 @@ class KeeperView:
     queues: tuple[QueueView, ...]
     moves: tuple[MoveView, ...]
     peers: tuple[PeerView, ...] = ()
-    troubles: tuple[tuple[str, str], ...] = ()
-    """Peers that cannot be used at all, as they were named, and why."""
+    troubles: tuple[tuple[str, str, str], ...] = ()
+    """Peers that cannot be used at all, as they were named, for which cache, and why."""
 
 
 def keepers() -> list[KeeperView]:
@@ -90,5 +90,5 @@ def _view(state: dict[str, Any]) -> KeeperView:
     moves = tuple(MoveView(move["at"], move["from"], move["to"], move["count"], move["why"]) for move in state["moves"])
     among = state["peers"]
     peers = tuple(PeerView(name, **host) for one in among for name, host in one.get("hosts", {}).items())
-    troubles = tuple((one["peers"], one["trouble"]) for one in among if "trouble" in one)
+    troubles = tuple((one["peers"], one["folder"], one["trouble"]) for one in among if "trouble" in one)
     return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles)

@@ -37,7 +37,7 @@ def queue_lines(keepers: Sequence[KeeperView], width: int, now: float) -> list[s
         lines.append(clip(f"  {keeper.readers} readers (pid {keeper.pid}), {free} for all queues{moved}", width))
         lines += [clip(f"  {printable(_words(move, now))}", width) for move in keeper.moves[-_MOVES:]]
         lines += [clip(f"  {printable(_peer_words(peer))}", width) for peer in keeper.peers]
-        lines += [clip(f"  {printable(f'peers {name}: {why}')}", width) for name, why in keeper.troubles]
+        lines += [clip(f"  {printable(f'peers {name}: {why}')}", width) for name, _, why in keeper.troubles]
     return lines
 
 

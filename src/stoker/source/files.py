@@ -10,7 +10,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,17 +33,31 @@ def file_key(path: str | bytes) -> bytes:
     return hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
 
 
-def shared_file_key(path: str | bytes, roots: Sequence[str]) -> bytes | None:
+def shared_file_key(path: str | bytes, roots: tuple[str, ...]) -> bytes | None:
     """What a file is called in the caches of several hosts: 16 bytes of its path from the folder of the data on.
 
-    `roots` are the folders of the data. The last part of a folder's name counts: where it lies may differ on every host.
+    `roots` are the folders of the data, which are called as `shared_names` says.
     """
     name = os.fsdecode(path)
-    for root in roots:
-        folder = root.rstrip(os.sep)
+    for folder, called in shared_names(roots).items():
         if name.startswith(folder + os.sep):
-            return file_key(os.path.basename(folder) + name[len(folder) :])
+            return file_key(called + name[len(folder) :])
     return None
+
+
+@lru_cache(256)
+def shared_names(roots: tuple[str, ...]) -> dict[str, str]:
+    """What all hosts call the folders of a dataset, by folder: the last part of its path, as it may lie anywhere.
+
+    If folders of one dataset end alike (2019/train and 2020/train), as many parts as tell them apart.
+    """
+    folders = [root.rstrip(os.sep) for root in roots]
+    names: list[str] = []
+    parts = 0
+    while len(set(names)) < len(set(folders)):
+        parts += 1
+        names = [os.sep.join(folder.split(os.sep)[-parts:]) for folder in folders]
+    return dict(zip(folders, names, strict=True))
 
 
 def file_version(status: os.stat_result) -> bytes:

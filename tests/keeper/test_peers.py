@@ -1,0 +1,96 @@
+"""Loaders with peers on one host: which files are the same on all hosts, and a keeper that does not answer."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.keeper.test_life import the_keeper
+from tests.keeper.test_peering import free_ports
+from torch.utils.data import Dataset
+
+import stoker
+from stoker.source.files import shared_file_key
+
+FILES, SIZE = 24, 3000
+
+
+class Listed(Dataset[bytes]):
+    """A dataset that keeps its paths."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = sorted(str(path) for path in folder.iterdir())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> bytes:
+        return Path(self.paths[index]).read_bytes()
+
+
+class Unlisted(Listed):
+    """A dataset that tells its folder, and no path before it opens it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.count = str(folder), len(os.listdir(folder))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> bytes:
+        return Path(self.folder, f"{index:03}").read_bytes()
+
+
+def filled(folder: Path, content: bytes) -> Path:
+    folder.mkdir(parents=True)
+    for number in range(FILES):
+        path = folder / f"{number:03}"
+        path.write_bytes(content * SIZE)
+        os.utime(path, (1e9, 1e9))
+    return folder
+
+
+@pytest.fixture
+def with_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    secret = tmp_path / "secret"
+    secret.write_text("of these tests" * 4)
+    secret.chmod(0o600)
+    monkeypatch.setenv("STOKER_SECRET_FILE", str(secret))
+    peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    return lambda dataset: stoker.DataLoader(dataset, batch_size=4, cache="1MB", peers=peers, collate_fn=list)
+
+
+def test_folders_of_one_dataset_that_end_alike_are_told_apart_on_all_hosts() -> None:
+    here, there = ("/a/2019/train/", "/a/2020/train/"), ("/b/x/2019/train", "/b/x/2020/train")
+    old, new = (shared_file_key(f"{root}1.npy", here) for root in here)
+    assert old != new
+    assert (old, new) == (shared_file_key("/b/x/2019/train/1.npy", there), shared_file_key("/b/x/2020/train/1.npy", there))
+    assert shared_file_key("/a/train/1.npy", ("/a/train",)) == shared_file_key("/b/train/1.npy", ("/b/train", "/b/val"))
+
+
+def test_two_datasets_that_are_called_alike_are_not_taken_for_each_other(tmp_path: Path, with_peers: Any) -> None:
+    folders = [filled(tmp_path / year / "train", year[-1:].encode()) for year in ("2019", "2020")]
+    with with_peers(Listed(folders[0])) as first, with_peers(Listed(folders[1])) as second:
+        list(first)
+        with pytest.warns(UserWarning, match="are both called train among the hosts"):
+            for _ in range(20):  # the keeper says so when it runs
+                assert list(second) == [[b"0" * SIZE] * 4] * (FILES // 4)
+                time.sleep(0.1)
+
+
+def test_a_suspended_keeper_costs_a_deadline_and_not_one_for_each_file(tmp_path: Path, with_peers: Any) -> None:
+    with with_peers(Unlisted(filled(tmp_path / "data", b"x"))) as loader:
+        wanted = list(loader)
+        for path in (tmp_path / "data").iterdir():  # the cache does not have these
+            os.utime(path, (1e9 + 1, 1e9 + 1))
+        pid = the_keeper()["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert list(loader) == wanted
+            assert time.monotonic() - began < FILES / 2  # 1.5 s each would be three times as long
+        finally:
+            os.kill(pid, signal.SIGCONT)
