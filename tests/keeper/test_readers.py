@@ -294,3 +294,27 @@ def test_the_keeper_lets_go_of_a_cache_that_is_removed_under_a_loader(data: Path
         with pytest.warns(UserWarning, match="cache"):
             list(loader)
         until(lambda: removed_and_held(pid) == [])
+
+
+def test_a_loader_whose_files_are_all_in_the_cache_costs_the_keeper_little(data: Path, tmp_path: Path) -> None:
+    dataset = Listed(data)
+    dataset.samples *= 50
+    dataset.draws = False
+
+    def used_s() -> float:
+        fields = Path(f"/proc/{the_keeper()['pid']}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    with stoker.DataLoader(dataset, 32, cache="4MB", cache_dir=tmp_path / "cache", num_workers=1) as loader:
+        list(loader)
+        before = used_s()
+        for _ in range(4):
+            list(loader)
+        per_sample_s = (used_s() - before) / (4 * len(dataset))
+        assert per_sample_s < 13e-6  # looking at each of them takes twice as long
+
+        changed = data / sorted(os.listdir(data))[0]
+        changed.write_bytes(b"other" * 4000)
+        os.utime(changed, (2e9, 2e9))
+        drawn = list(loader)
+        assert bytes(drawn[0][0][0][:5].tolist()) == b"other"

@@ -70,8 +70,9 @@ class House:
             if queue is None:
                 return
             if said.kind == messages.QUEUED:
-                queue.add(said.number, said.indices(), said.taken, said.waited_s, now())
-                self._changed.notify(len(self._threads))
+                indices = said.indices()
+                queue.add(said.number, indices, said.taken, said.waited_s, now())
+                self._changed.notify(min(len(self._threads), queue.looks(len(indices))))
             elif said.kind == messages.OVER:
                 queue.clear()
                 if queue.bringing.far is not None:
@@ -172,7 +173,7 @@ class House:
                 if outcome is Brought.NO_ROOM:
                     queue.put_back(work)
                 else:
-                    queue.met(took_s if outcome is Brought.READ else None)
+                    queue.met(took_s if outcome is Brought.READ else None, is_there=not took_s)
                 if queue.is_closed and not queue.busy and queue not in self._queues.values():
                     self._let_go(queue)
 

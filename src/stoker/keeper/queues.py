@@ -22,6 +22,8 @@ _TRUST = 0.05
 """How much one sample moves the share that has to be read."""
 _JUDGED = 256
 """After so many samples it shows whether a loader uses what is read ahead."""
+_SURE, _EVERY = 256, 16
+"""After so many samples in a row that were there, only every 16th is looked at, until one is not there."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,9 @@ class LoaderQueue:
     loop_s: float = 0.0
     """What the loop takes for a batch, without waiting for it; 0 if not known."""
     _last: tuple[float, int, float] | None = None
+    _there: int = 0
+    """How many samples in a row were there already."""
+    _passed: int = 0
 
     @property
     def name(self) -> str:
@@ -106,9 +111,17 @@ class LoaderQueue:
             while work.begun < len(work.indices):
                 index = int(work.indices[work.begun])
                 work.begun += 1
-                if index < len(self.table):
+                if index < len(self.table) and self._is_looked_at():
                     return work.number, index
         return None
+
+    def looks(self, samples: int) -> int:
+        """How many of so many samples are looked at."""
+        return samples if self._there < _SURE else 1 + samples // _EVERY
+
+    def _is_looked_at(self) -> bool:
+        self._passed += 1
+        return self._there < _SURE or self._passed % _EVERY == 0
 
     def put_back(self, number: int) -> None:
         """The sample that was taken last for a work could not be brought now."""
@@ -117,8 +130,9 @@ class LoaderQueue:
             if work.number == number and work.begun:
                 work.begun -= 1
 
-    def met(self, took_s: float | None) -> None:
-        """A sample was read in so many seconds, or was there already."""
+    def met(self, took_s: float | None, *, is_there: bool) -> None:
+        """A sample was read in so many seconds, or nothing had to be done because it was there."""
+        self._there = self._there + 1 if is_there else 0
         self.share += _TRUST * ((took_s is not None) - self.share)
         if took_s is not None:
             self.brought += 1
