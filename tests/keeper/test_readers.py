@@ -25,6 +25,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 import stoker
 from stoker.feed.tables import paths_of
 from stoker.keeper import view
+from stoker.keeper.queues import LoaderQueue, Queued
 from stoker.source.files import Files
 
 
@@ -296,25 +297,24 @@ def test_the_keeper_lets_go_of_a_cache_that_is_removed_under_a_loader(data: Path
         until(lambda: removed_and_held(pid) == [])
 
 
-def test_a_loader_whose_files_are_all_in_the_cache_costs_the_keeper_little(data: Path, tmp_path: Path) -> None:
-    dataset = Listed(data)
-    dataset.samples *= 50
-    dataset.draws = False
+def test_where_everything_is_in_the_cache_few_samples_are_looked_at() -> None:
+    class Unlimited(list[bytes]):
+        def __len__(self) -> int:
+            return 1 << 30
 
-    def used_s() -> float:
-        fields = Path(f"/proc/{the_keeper()['pid']}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def looked_at(queue: LoaderQueue) -> int:
+        queue.works.append(Queued(0, np.arange(1600, dtype=np.uint32)))
+        count = 0
+        while queue.next() is not None:
+            count += 1
+        queue.works.clear()
+        return count
 
-    with stoker.DataLoader(dataset, 32, cache="4MB", cache_dir=tmp_path / "cache", num_workers=1) as loader:
-        list(loader)
-        before = used_s()
-        for _ in range(4):
-            list(loader)
-        per_sample_s = (used_s() - before) / (4 * len(dataset))
-        assert per_sample_s < 13e-6  # looking at each of them takes twice as long
-
-        changed = data / sorted(os.listdir(data))[0]
-        changed.write_bytes(b"other" * 4000)
-        os.utime(changed, (2e9, 2e9))
-        drawn = list(loader)
-        assert bytes(drawn[0][0][0][:5].tolist()) == b"other"
+    queue = LoaderQueue({}, Unlimited(), None)  # type: ignore[arg-type]
+    assert looked_at(queue) == queue.looks(1600) == 1600
+    for _ in range(300):
+        queue.met(None, is_there=True)
+    assert looked_at(queue) == 100
+    assert queue.looks(1600) == 101
+    queue.met(0.01, is_there=False)  # one was not there
+    assert looked_at(queue) == 1600

@@ -27,7 +27,9 @@ _SURE, _EVERY = 256, 16
 
 
 @dataclass(slots=True)
-class _Queued:
+class Queued:
+    """A batch that is ordered."""
+
     number: int
     indices: Indices
     begun: int = 0
@@ -45,7 +47,7 @@ class LoaderQueue:
     """Readers that are assigned to it."""
     busy: int = 0
     """Readers that are at work for it now."""
-    works: deque[_Queued] = field(default_factory=deque)
+    works: deque[Queued] = field(default_factory=deque)
     taken: int = 0
     is_full: bool = False
     """Whether nothing can be staged before a batch is taken."""
@@ -70,7 +72,7 @@ class LoaderQueue:
     def add(self, number: int, indices: Indices, taken: int, waited_s: float, at: float) -> None:
         """A batch is ordered, and so many are taken by now."""
         self.bringing.stager.beat()
-        self.works.append(_Queued(number, indices))
+        self.works.append(Queued(number, indices))
         if taken > self.taken:
             if self._last is not None:
                 before, count, waited = self._last
