@@ -54,9 +54,12 @@ _BOUNDED_BY = "/dev/shm"
 def keep_freed(limit_bytes: int = 64 << 20) -> None:
     """Let this process keep so much memory that it has freed, instead of giving it back to the kernel at once.
 
-    New pages cost several times as much as copying the bytes that go into them. LMDB takes memory for all that a
-    transaction writes, and frees it at the end: this makes `put` some three times as fast. Not for the training process.
+    New pages cost several times as much as copying the bytes that go into them. A worker frees all samples of a batch
+    at once; LMDB takes memory for all that a transaction writes, and frees it at the end: this makes `put` some three
+    times as fast. Not for the training process.
     """
+    if not hasattr(_libc, "mallopt"):
+        return  # another C library
     most = 32 << 20  # what the C library accepts
     for option, value in (
         (_M_TRIM_THRESHOLD, limit_bytes),

@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pickle
+import resource
 import threading
 import time
 import warnings
@@ -432,3 +433,22 @@ def test_batches_kept_from_one_epoch_are_safe_in_the_next() -> None:
     kept = [batch for _ in range(4) for batch in loader]
     for number, batch in enumerate(kept):
         check(batch, list(range(4 * (number % 10), 4 * (number % 10) + 4)))
+
+
+class Freed(torch.utils.data.Dataset[Any]):
+    """Each sample needs much memory at once, and tells how many pages the process got for it."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        parts = [np.ones(1 << 17) for _ in range(16)]
+        del parts
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}], ids=["torch's order", "a seed"])
+def test_workers_use_memory_that_they_freed_again(options: dict[str, Any]) -> None:
+    pages = [int(page) for page in stoker.DataLoader(Freed(), None, num_workers=1, **options)]
+    assert min(pages[4:]) < 400  # of the 4,096 pages that are filled in each

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stoker.keeper import door, messages
 from stoker.keeper.house import House
+from stoker.memory import keep_freed
 
 _LOOK_S = 0.05
 
@@ -124,6 +125,7 @@ class Serving:
 
 def serve(entry: str, descriptor: int, listening: int) -> None:
     """Serve those who come to a socket until the last has left."""
+    keep_freed()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for a training process, if at all
     Serving(Path(entry), descriptor, socket.socket(fileno=listening)).run()

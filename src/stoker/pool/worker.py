@@ -15,6 +15,7 @@ import torch.utils.data
 
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
+from stoker.memory import keep_freed
 from stoker.meter import now
 from stoker.pool.filling import Reducers, fill, one_reader, read
 from stoker.pool.maker import count_samples
@@ -93,6 +94,7 @@ class Beginning:
                 os.sched_setaffinity(0, self.cores)
         if self.forked:
             leave_inherited()
+        keep_freed()
         if end_with_parent():
             # The watch above replaces torch's check of the parent every few seconds, which would wake an idle worker.
             look_for_parent_every(_NEVER_S)
