@@ -1,4 +1,4 @@
-"""All tests but the long ones, in three lanes at the same time: most tests wait, for workers, scripts and processes.
+"""All tests but the long ones, in four lanes at the same time: most tests wait, for workers, scripts and processes.
 
     python scripts/lanes.py [OPTIONS OF PYTEST]        (with .venv/bin on the PATH)
 
@@ -9,18 +9,24 @@ one lane follows the other. What a lane prints is shown when it has ended; the l
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 PYTEST = [sys.executable, "-m", "pytest", "-m", "not gpu and not soak"]
 SCRIPTS, WHOLE = "tests/run", "tests/end_to_end"
+HALF = "tests/internals"
+"""What comes before it in the alphabet takes as long as the rest."""
 APART = ["unshare", "-m", "--propagation", "private", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]
 
 Lane = list[list[str]]
 
 
 def lanes(arguments: list[str]) -> list[Lane]:
-    """The commands of each lane, the longest lane first."""
+    """The commands of each lane, the longest lane first. A folder that is in none of those named is in the first two."""
+    found = {path.relative_to("tests").parts[0] for path in Path("tests").rglob("test_*.py")}
+    rest = sorted({f"tests/{name}" for name in found} - {SCRIPTS, WHOLE})
     return [
-        [[*PYTEST, f"--ignore={SCRIPTS}", f"--ignore={WHOLE}", *arguments]],
+        [[*PYTEST, *(name for name in rest if name < HALF), *arguments]],
+        [[*PYTEST, *(name for name in rest if name >= HALF), *arguments]],
         [[*PYTEST, SCRIPTS, *arguments]],
         [[*PYTEST, WHOLE, *arguments], [sys.executable, "scripts/newest_torch.py", *arguments]],
     ]
