@@ -103,7 +103,7 @@ def test_something_else_than_stoker_is_named(ends: Ends) -> None:
 
 
 def test_a_proof_serves_once(ends: Ends) -> None:
-    """Whoever has listened to a handshake cannot repeat it: the other side's nonce is another one."""
+    """One who has listened to a handshake cannot repeat it: the other side's nonce is another one."""
     sent: list[bytes] = []
 
     class Listened(PlainStream):

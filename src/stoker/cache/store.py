@@ -169,7 +169,7 @@ class Store:
     ) -> int:
         """Keep items that fit, in their order. Returns how many are kept. Evicted items and older versions go first.
 
-        Sealed items, as another host's store has them, are kept as they are: whoever brings them has checked them.
+        Sealed items, as another host's store has them, are kept as they are. The caller has checked them.
 
         Any items beyond the budget are removed, too, some thousand at once. A budget of 0 means that no job lives, and
         changes nothing. Raises StoreFullError when there is less memory than the budget allows, and StoreBusyError when

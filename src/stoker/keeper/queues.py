@@ -38,7 +38,7 @@ class Queued:
 
 @dataclass(slots=True, eq=False)
 class LoaderQueue:
-    """What one loader waits for. Whoever calls holds the house's lock."""
+    """What one loader waits for. Callers hold the house's lock."""
 
     about: dict[str, Any]
     table: Table

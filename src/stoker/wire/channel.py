@@ -1,7 +1,7 @@
 """One connection between hosts that trust each other: frames in, frames out.
 
 Rule: each frame has a MAC, keyed for its direction, over its number on this connection, header and body. So none can be
-changed, repeated, left out or sent back. One thread sends and one receives at a time; whoever uses a channel sees to that.
+changed, repeated, left out or sent back. One thread sends and one receives at a time; callers see to that.
 """
 
 import hashlib

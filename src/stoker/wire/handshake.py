@@ -33,7 +33,7 @@ _WELCOME = struct.Struct(f"<{_PROOF_BYTES}s{NAME_BYTES}sB")
 
 
 class RefusedError(FrameError):
-    """Whoever is there does not know the secret, or does not speak this language."""
+    """The other side does not know the secret, or does not speak this language."""
 
 
 @dataclass(frozen=True, slots=True)

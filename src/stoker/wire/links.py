@@ -186,7 +186,7 @@ class Links:
             return len(self._links), self._is_suspect, trouble, self._late, self._connected, self._lost
 
     def close(self) -> None:
-        """End them. Whoever waits gets nothing."""
+        """End them. Those who wait get nothing."""
         with self._lock:
             self._is_closed = True
             links = list(self._links)

@@ -178,7 +178,7 @@ class Peer:
         return PeerStats(*self._links.state(), *counts)
 
     def close(self) -> None:
-        """End the connections. Whoever waits gets nothing."""
+        """End the connections. Those who wait get nothing."""
         self._links.close()
 
     def __enter__(self) -> "Peer":

@@ -35,7 +35,7 @@ class Stream(Protocol):
         """Send what can be sent without waiting. Returns how many bytes."""
 
     def end(self) -> None:
-        """End it, from any thread. Whoever waits for it sees the end."""
+        """End it, from any thread. A thread that waits for it sees the end."""
 
     def close(self) -> None:
         """Close it, when no thread uses it any more."""
