@@ -89,13 +89,17 @@ def _write(path: Path) -> None:
 def _asked_to_end() -> Iterator[Callable[[float | None], bool]]:
     """A function that waits for so many seconds, or for ever, and says whether this process was asked to end meanwhile.
 
-    By a pipe, not an event: a handler runs in the thread that waits, which may hold the event's lock at that moment.
+    By a pipe that Python writes to as the signal arrives: another thread may get it, and then the one that waits here runs
+    no handler until it wakes.
     """
     reader, writer = os.pipe()
-    before = {n: signal.signal(n, lambda *_: os.write(writer, b"!") and None) for n in (signal.SIGTERM, signal.SIGINT)}
+    os.set_blocking(writer, False)
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    woken = signal.set_wakeup_fd(writer)
     try:
         yield lambda seconds: bool(select.select([reader], [], [], seconds)[0])
     finally:
+        signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(reader)
