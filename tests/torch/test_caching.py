@@ -41,6 +41,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def without_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hits and misses are counted here; with a seed, what is read ahead may count as found (tests/keeper has readers)."""
+    monkeypatch.setenv("STOKER_READERS", "0")
+
+
 class Pictures(torch.utils.data.Dataset[Any]):
     """As ImageFolder does it: paths from a folder, PIL opens them."""
 
@@ -344,9 +350,8 @@ class Tearing(Pictures):
 
 @pytest.mark.parametrize("seed", [None, 1])
 def test_a_worker_that_a_torn_store_has_ended_is_an_error_that_names_it(
-    pictures: Path, shelf_dir: Path, seed: int | None, monkeypatch: pytest.MonkeyPatch
+    pictures: Path, shelf_dir: Path, seed: int | None
 ) -> None:
-    monkeypatch.setenv("STOKER_READERS", "0")  # with a seed, what is read ahead may count as found
     dataset = Tearing(pictures)
     options: dict[str, Any] = {"cache": "1MB", "cache_dir": shelf_dir, "num_workers": 1, "seed": seed}
     with stoker.DataLoader(dataset, BATCH, **options) as loader:
