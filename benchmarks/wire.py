@@ -22,8 +22,8 @@ from pathlib import Path
 
 import harness
 from stoker import memory
-from stoker.cache.served import StoreItems
 from stoker.cache.store import Store
+from stoker.keeper.giving import Gifts
 from stoker.wire.answers import Answer
 from stoker.wire.peer import Peer
 from stoker.wire.server import Server
@@ -45,7 +45,7 @@ def serve(host: str) -> None:
             store.put([(key, source.randbytes(SIZE)) for key in KEYS[place : place + 100]], BUDGET)
         plain = socket.create_server((host, 0))
         threading.Thread(target=send_plainly, args=(plain,), daemon=True).start()
-        with Server((host, 0), StoreItems(store), SECRET) as server:
+        with Server((host, 0), Gifts(store), SECRET) as server:
             print(server.address[1], plain.getsockname()[1], flush=True)
             sys.stdin.read()
 

@@ -9,9 +9,9 @@ import pytest
 from tests.tries import HANG_S, until
 from tests.wire.kept import SECRET, Kept, name, payload
 
-from stoker.cache.served import StoreItems
 from stoker.cache.store import Store
 from stoker.errors import ConfigError
+from stoker.keeper.giving import Gifts
 from stoker.wire import conversation, handshake
 from stoker.wire.channel import Channel
 from stoker.wire.frames import Header, Kind, pack_get
@@ -110,7 +110,7 @@ def test_a_guest_that_does_not_read_holds_one_answer_and_no_transaction(tmp_path
     keys = [name(number) for number in range(1, count + 1)]
     store.put([(key, payload(n, size)) for n, key in enumerate(keys, 1)], 1 << 30)
     before = psutil.Process().memory_info().rss
-    with Server(("127.0.0.1", 0), StoreItems(store), SECRET) as server:
+    with Server(("127.0.0.1", 0), Gifts(store), SECRET) as server:
         slow = guest(server)
         ask_for(slow, keys, 50)
         until(lambda: server.stats().requests >= 1)
@@ -156,7 +156,7 @@ def test_a_store_that_is_gone_has_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put([(name(1), b"payload")], 100)
     with (
-        Server(("127.0.0.1", 0), StoreItems(store), SECRET) as server,
+        Server(("127.0.0.1", 0), Gifts(store), SECRET) as server,
         Peer(server.address, SECRET, deadline_s=HANG_S) as peer,
     ):
         peer.greet()

@@ -61,7 +61,7 @@ class Peering:
         self._name = fresh_name()
         self._lock = threading.Lock()
         self._directory = Directory(len(others))
-        self._gifts = Gifts(self._hear)
+        self._gifts = Gifts(hear=self._hear)
         self._names: set[bytes] = set()
         self._copies: set[bytes] = set()
         self._is_closed = False
@@ -134,10 +134,6 @@ class Peering:
         with self._lock:
             self._copies.update(key[:KEY_BYTES] for key in keys)
 
-    def gone(self, keys: Sequence[bytes]) -> None:
-        """This host does not keep items any more."""
-        self._note([key[:KEY_BYTES] for key in keys], is_held=False)
-
     def _note(self, names: Sequence[bytes], *, is_held: bool) -> None:
         with self._lock:
             (self._names.update if is_held else self._names.difference_update)(names)
@@ -171,7 +167,7 @@ class Peering:
                 self._tell(neighbour)
                 self._ask_for_all(host, neighbour)
             self._look()
-            threading.Event().wait(_TELL_S)
+            time.sleep(_TELL_S)
 
     def _tell(self, neighbour: _Neighbour) -> None:
         with self._lock:

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from tests.tries import HANG_S
 
-from stoker.cache.served import StoreItems
 from stoker.cache.store import Store
+from stoker.keeper.giving import Gifts
 from stoker.memory import Bytes
 from stoker.sealed import seal
 from stoker.wire.peer import Peer
@@ -17,8 +17,10 @@ NAMES = sorted(key[:16] for key in KEYS)
 
 
 @pytest.fixture
-def store(shelf_dir: Path) -> Store:
-    store = Store(shelf_dir)
+def store(tmp_path: Path) -> Store:
+    folder = tmp_path / "held"
+    folder.mkdir()
+    store = Store(folder)
     assert store.put([(key, key * 50_000) for key in KEYS], 1 << 30) == 4
     return store
 
@@ -29,12 +31,12 @@ def test_items_are_seen_as_they_lie_in_the_store(store: Store) -> None:
     def use(found: Sequence[Bytes | None]) -> None:
         seen.extend(item if item is None else bytes(item) for item in found)
 
-    StoreItems(store).visit([KEYS[0], b"none", KEYS[2]], use)
+    Gifts(store).visit([KEYS[0], b"none", KEYS[2]], use)
     assert seen == [seal(KEYS[0], KEYS[0] * 50_000), None, seal(KEYS[2], KEYS[2] * 50_000)]
 
 
 def test_names_come_in_order_and_in_pieces(store: Store) -> None:
-    items = StoreItems(store)
+    items = Gifts(store)
     held = items.which(0, bytes(16), 3)
     assert list(held.names) == NAMES[:3] and not held.is_last
     rest = items.which(0, held.names[-1], 3)
@@ -43,7 +45,7 @@ def test_names_come_in_order_and_in_pieces(store: Store) -> None:
 
 
 def test_a_generation_is_known_until_the_store_changes(store: Store) -> None:
-    items = StoreItems(store)
+    items = Gifts(store)
     generation = items.which(0, bytes(16), 10).generation
     assert items.which(generation, bytes(16), 10).names == ()
     store.put([(KEYS[0][:16] + b"another", b"")], 1 << 30)
@@ -54,7 +56,7 @@ def test_a_generation_is_known_until_the_store_changes(store: Store) -> None:
 def test_items_go_from_store_to_store_without_a_second_seal(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path)
     with (
-        Server(("127.0.0.1", 0), StoreItems(store), SECRET) as server,
+        Server(("127.0.0.1", 0), Gifts(store), SECRET) as server,
         Peer(server.address, SECRET, deadline_s=HANG_S) as peer,
     ):
         peer.greet()
