@@ -1,35 +1,34 @@
-"""All tests but the long ones, in four lanes at the same time: most tests wait, for workers, scripts and processes.
+"""All tests but the long ones, several folders at the same time: most tests wait, for workers, scripts and processes.
 
     python scripts/lanes.py [OPTIONS OF PYTEST]        (with .venv/bin on the PATH)
 
-Each lane has a /dev/shm of its own, so that none sees the others' caches, groups and loaders. That takes root; without it,
-one lane follows the other. What a lane prints is shown when it has ended; the longest lane prints as it goes.
+A lane takes one folder of tests after the other, those first that take long. What a folder's tests print is shown when
+they have ended. Each has a /dev/shm of its own, so that none sees the others' caches, groups and loaders. That takes root;
+without it there is one lane.
 """
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 PYTEST = [sys.executable, "-m", "pytest", "-m", "not gpu and not soak"]
-SCRIPTS, WHOLE = "tests/run", "tests/end_to_end"
-HALF = "tests/internals"
-"""What comes before it in the alphabet takes as long as the rest."""
+NEWEST = [sys.executable, "scripts/newest_torch.py"]
+LONG = ["run", "end_to_end", "torch", "pool", "keeper", "cli", "faults", "checkpoint", "wire", "cache", "live"]
+"""Folders that take long, the longest first. They run before all others."""
+TOGETHER = 5
+"""So many short folders are run by one pytest: it takes seconds to start."""
+LANES = 4
 APART = ["unshare", "-m", "--propagation", "private", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]
 
-Lane = list[list[str]]
 
-
-def lanes(arguments: list[str]) -> list[Lane]:
-    """The commands of each lane, the longest lane first. A folder that is in none of those named is in the first two."""
+def commands(arguments: list[str]) -> list[list[str]]:
+    """What the lanes take, in this order."""
     found = {path.relative_to("tests").parts[0] for path in Path("tests").rglob("test_*.py")}
-    rest = sorted({f"tests/{name}" for name in found} - {SCRIPTS, WHOLE})
-    return [
-        [[*PYTEST, *(name for name in rest if name < HALF), *arguments]],
-        [[*PYTEST, *(name for name in rest if name >= HALF), *arguments]],
-        [[*PYTEST, SCRIPTS, *arguments]],
-        [[*PYTEST, WHOLE, *arguments], [sys.executable, "scripts/newest_torch.py", *arguments]],
-    ]
+    short = sorted(found - set(LONG))
+    parts = [[name] for name in LONG] + [short[start : start + TOGETHER] for start in range(0, len(short), TOGETHER)]
+    return [[*NEWEST, *arguments], *([*PYTEST, *(f"tests/{name}" for name in part), *arguments] for part in parts)]
 
 
 def can_be_apart() -> bool:
@@ -40,30 +39,24 @@ def can_be_apart() -> bool:
         return False
 
 
-def run(lane: Lane, before: list[str]) -> int:
-    """Run the commands of a lane, all of them. Returns how many failed."""
-    codes = [subprocess.run([*before, *command]).returncode for command in lane]
-    return sum(code != 0 for code in codes)
-
-
-def run_quietly(lane: Lane, before: list[str]) -> tuple[int, bytes]:
-    """The same; what was printed is returned, too."""
-    done = [subprocess.run([*before, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for command in lane]
-    return sum(each.returncode != 0 for each in done), b"".join(each.stdout for each in done)
+def run(command: list[str]) -> "subprocess.CompletedProcess[bytes]":
+    """Run a command. What it prints is returned, and how long it took stands below."""
+    began = time.monotonic()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done.stdout += f"{time.monotonic() - began:.0f} s: {' '.join(command[-3:])}\n\n".encode()
+    return done
 
 
 def main(arguments: list[str]) -> int:
-    """Run all lanes. Returns how many commands failed."""
-    longest, *others = lanes(arguments)
-    if not can_be_apart():
-        return sum([run(lane, []) for lane in (longest, *others)])
-    with ThreadPoolExecutor() as threads:
-        under_way = [threads.submit(run_quietly, lane, APART) for lane in others]
-        failed = run(longest, APART)
-        for lane in under_way:
-            more, said = lane.result()
-            failed += more
-            sys.stdout.buffer.write(said)
+    """Run all tests. Returns how many commands failed."""
+    is_apart = can_be_apart()
+    failed = 0
+    with ThreadPoolExecutor(LANES if is_apart else 1) as lanes:
+        under_way = [lanes.submit(run, [*APART, *command] if is_apart else command) for command in commands(arguments)]
+        for each in as_completed(under_way):
+            done = each.result()
+            failed += done.returncode != 0
+            sys.stdout.buffer.write(done.stdout)
             sys.stdout.flush()
     return failed
 
