@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,19 @@ from typing import Any
 import pytest
 from tests.keeper.test_life import the_keeper
 from tests.keeper.test_peering import free_ports
+from tests.tries import HANG_S, until
+from tests.wire.certificates import certified
 from torch.utils.data import Dataset
 
 import stoker
+from stoker.errors import ConfigError
 from stoker.source.files import shared_file_key
+from stoker.wire.addresses import parse_addresses
+from stoker.wire.peer import Peer
+from stoker.wire.tls import VARIABLES
 
 FILES, SIZE = 24, 3000
+SECRET = b"of these tests" * 4
 
 
 class Listed(Dataset[bytes]):
@@ -56,7 +64,7 @@ def filled(folder: Path, content: bytes) -> Path:
 @pytest.fixture
 def with_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     secret = tmp_path / "secret"
-    secret.write_text("of these tests" * 4)
+    secret.write_bytes(SECRET)
     secret.chmod(0o600)
     monkeypatch.setenv("STOKER_SECRET_FILE", str(secret))
     peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
@@ -79,6 +87,46 @@ def test_two_datasets_that_are_called_alike_are_not_taken_for_each_other(tmp_pat
             for _ in range(20):  # the keeper says so when it runs
                 assert list(second) == [[b"0" * SIZE] * 4] * (FILES // 4)
                 time.sleep(0.1)
+
+
+def test_a_keeper_shows_the_certificate_that_a_job_names_and_wants_one(
+    tmp_path: Path, with_peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = certified(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for variable, path in zip(VARIABLES, tls.files, strict=True):
+        monkeypatch.setenv(variable, os.path.relpath(path))
+    with with_peers(Listed(filled(tmp_path / "data", b"x"))) as loader:
+        list(loader)
+        address = parse_addresses(loader.peers)[0]
+        with Peer(address, SECRET, tls=tls) as peer, Peer(address, SECRET) as stranger:
+            peer.greet(HANG_S)
+            until(lambda: sum(len(piece.names) for piece in peer.names()) == FILES)
+            until(lambda: stranger.stats().trouble)
+            assert not stranger.is_usable
+
+
+def test_certificates_that_cannot_be_used_are_one_warning_and_everything_comes_from_storage(
+    tmp_path: Path, with_peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLES[0], str(tmp_path / "none.pem"))
+    dataset = Listed(filled(tmp_path / "data", b"x"))
+    with pytest.raises(ConfigError, match="TLS needs all of"):
+        with_peers(dataset)
+    for variable in VARIABLES[1:]:
+        monkeypatch.setenv(variable, str(tmp_path / "none.pem"))
+    with with_peers(dataset) as loader, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+
+        def epoch() -> bool:
+            assert list(loader) == [[b"x" * SIZE] * 4] * (FILES // 4)
+            return bool(said)
+
+        until(epoch)
+        epoch()
+    assert len(said) == 1
+    assert "everything comes from storage: TLS cannot be used with" in str(said[0].message)
+    assert "\n" not in str(said[0].message)
 
 
 def test_a_suspended_keeper_costs_a_deadline_and_not_one_for_each_file(tmp_path: Path, with_peers: Any) -> None:

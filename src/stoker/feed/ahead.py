@@ -24,6 +24,7 @@ from stoker.keeper.view import keepers
 from stoker.plan import READERS
 from stoker.pool.work import Work
 from stoker.wire.secret import VARIABLE
+from stoker.wire.tls import from_environment
 
 _STAGING_BYTES = 256 << 20
 _LEAST_STAGING_BYTES = 16 << 20
@@ -125,6 +126,7 @@ def ahead_of(loader: Any) -> Ahead | None:
         "rank": ranks.rank(),
         "peers": loader.peers or "",
         "secret": os.path.abspath(os.environ[VARIABLE]) if loader.peers else "",
+        "tls": tls.files if loader.peers and (tls := from_environment()) is not None else [],
     }
     line = client.line()
     number = line.join(document, [staging.memory.descriptor, table])

@@ -116,6 +116,7 @@ class Options:
     def _check_peers(self) -> None:
         from stoker.wire.addresses import local_addresses, parse_addresses
         from stoker.wire.secret import shared_secret
+        from stoker.wire.tls import from_environment
 
         if self.cache is None:
             raise ConfigError("peers= needs cache=: hosts give each other what their caches hold")
@@ -123,6 +124,7 @@ class Options:
             raise ConfigError(f"peers= goes with cache_policy='keep-first', not with {self.cache_policy!r}")
         local_addresses(parse_addresses(str(self.peers)))
         shared_secret()
+        from_environment()
 
     def _check_ranks_in_group(self) -> None:
         if self.ranks == "shared":

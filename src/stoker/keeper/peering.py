@@ -21,6 +21,7 @@ from stoker.wire.frames import Told
 from stoker.wire.handshake import fresh_name
 from stoker.wire.peer import Peer, PeerStats
 from stoker.wire.server import Server
+from stoker.wire.tls import Tls
 
 _TELL_S = 0.01
 """What is kept within such a time is told together."""
@@ -57,7 +58,7 @@ class _Neighbour:
 class Peering:
     """The hosts of one job, as this host sees them. Used by all threads of the keeper."""
 
-    def __init__(self, own: Address, others: Sequence[Address], secret: bytes) -> None:
+    def __init__(self, own: Address, others: Sequence[Address], secret: bytes, tls: Tls | None = None) -> None:
         self._name = fresh_name()
         self._lock = threading.Lock()
         self._directory = Directory(len(others))
@@ -67,9 +68,9 @@ class Peering:
         self._is_closed = False
         self._news = threading.Event()
         self._look_at, self._generation = 0.0, 0
-        self._server = Server(own, self._gifts, secret, name=self._name)
+        self._server = Server(own, self._gifts, secret, name=self._name, tls=tls)
         self._neighbours = [
-            _Neighbour(Peer(address, secret, name=self._name, connections=_CONNECTIONS)) for address in others
+            _Neighbour(Peer(address, secret, name=self._name, connections=_CONNECTIONS, tls=tls)) for address in others
         ]
         self._teller = threading.Thread(target=self._tell_and_ask, name="stoker-peering", daemon=True)
         self._teller.start()
