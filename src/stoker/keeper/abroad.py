@@ -23,7 +23,7 @@ from stoker.keeper.queues import LoaderQueue
 from stoker.keeper.table import Table
 from stoker.sealed import ItemDamagedError
 from stoker.source.files import shared_names
-from stoker.wire.addresses import local_addresses, parse_addresses
+from stoker.wire.addresses import Address, local_addresses, parse_addresses
 from stoker.wire.secret import read_secret
 from stoker.wire.tls import from_files
 
@@ -45,20 +45,21 @@ class Abroad:
         self._is_over = threading.Event()
 
     def join(self, about: dict[str, Any], folder: Path, table: Table, roots: tuple[str, ...]) -> Far | None:
-        """A loader's files on other hosts; None if it names no peers, or if they cannot be used."""
+        """A loader's files on other hosts; None if it knows none, or if they cannot be used."""
         peers = str(about["peers"])
-        if not peers:
+        if peers in ("", "auto"):
             return None
         self._answering = self._answering or ThreadPoolExecutor(ANSWERING, "answering")
         name = peers, str(about["secret"]), *map(str, about["tls"])
         try:
             self._call(name, roots)
-            peering, users = self._peerings.get(name) or (_begin(*name), 0)
+            peering, users = self._peerings.get(name) or (_begin(about), 0)
         except (ConfigError, OSError) as error:
             self._trouble[peers, folder] = str(error)
             return None
         self._trouble.pop((peers, folder), None)
         self._peerings[name] = peering, users + 1
+        peering.add(addresses_in(about))
         peering.give(folder)
         return Far(peering, table, roots)
 
@@ -131,7 +132,8 @@ class Abroad:
                 }
                 for name, peer in stats.peers.items()
             }
-            found.append({"peers": peers, "hosts": hosts, "given": stats.given, "given_bytes": stats.given_bytes})
+            gave = {"given": stats.given, "given_bytes": stats.given_bytes}
+            found.append({"peers": peers, "address": stats.address, "hosts": hosts, **gave})
         return found
 
     def close(self) -> None:
@@ -144,10 +146,19 @@ class Abroad:
         self._peerings.clear()
 
 
-def _begin(peers: str, secret: str, *certificates: str) -> Peering:
-    addresses = parse_addresses(peers)
-    key, tls = read_secret(Path(secret)), from_files(certificates)
-    errors = []
+def addresses_in(about: dict[str, Any]) -> list[Address]:
+    """The other hosts that a message tells of. Raises ValueError."""
+    return [(str(host), int(port)) for host, port in about["others"]]
+
+
+def _begin(about: dict[str, Any]) -> Peering:
+    """Begin to be one of the hosts. Their addresses are all named, or they come while they find each other."""
+    key = bytes.fromhex(about["key"]) or read_secret(Path(about["secret"]))
+    tls = from_files(about["tls"])
+    if about["own"]:
+        host, port = about["own"]
+        return Peering((str(host), int(port)), [], key, tls)
+    addresses, errors = parse_addresses(str(about["peers"])), []
     for own in local_addresses(addresses):
         try:
             return Peering(own, [address for address in addresses if address != own], key, tls)

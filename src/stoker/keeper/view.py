@@ -70,6 +70,8 @@ class KeeperView:
     peers: tuple[PeerView, ...] = ()
     troubles: tuple[tuple[str, str, str], ...] = ()
     """Peers that cannot be used at all, as they were named, for which cache, and why."""
+    addresses: tuple[tuple[str, tuple[str, int]], ...] = ()
+    """Where it is asked, by how its peers are named."""
 
 
 def keepers() -> list[KeeperView]:
@@ -91,4 +93,5 @@ def _view(state: dict[str, Any]) -> KeeperView:
     among = state["peers"]
     peers = tuple(PeerView(name, **host) for one in among for name, host in one.get("hosts", {}).items())
     troubles = tuple((one["peers"], one["folder"], one["trouble"]) for one in among if "trouble" in one)
-    return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles)
+    addresses = tuple((one["peers"], tuple(one["address"])) for one in among if "address" in one)
+    return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles, addresses)
