@@ -108,3 +108,14 @@ def test_hosts_find_each_other_again_after_a_restart(hosts: Hosts) -> None:
     )
     assert sorted(from_other_hosts(printed)) == [0, 1]
     assert min(from_other_hosts(printed).values()) > 0, printed
+
+
+def test_hosts_without_torchrun_meet_by_the_scripts_process_group(hosts: Hosts) -> None:
+    processes = []
+    for rank, host in enumerate(hosts):
+        run = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": hosts[0].name, "MASTER_PORT": "29514"}
+        words = [sys.executable, APART, host.data, "600000", "--group-first"]
+        processes.append(host.start(words, env=ENVIRONMENT | run, stderr=subprocess.STDOUT))
+    printed = [process.communicate(timeout=240)[0] for process in processes]
+    assert sorted(from_other_hosts(printed)) == [0, 1], printed
+    assert min(from_other_hosts(printed).values()) > 0, printed

@@ -42,15 +42,15 @@ def main() -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if options.group_first:
         torch.distributed.init_process_group("gloo")
-    if rank != options.idle:
-        read(options, rank, world)
+    loader = read(options, rank, world) if rank != options.idle else None
     if not options.group_first:
         torch.distributed.init_process_group("gloo")
-    torch.distributed.barrier()
+    torch.distributed.barrier()  # others may still ask this host
+    del loader
     torch.distributed.destroy_process_group()
 
 
-def read(options: Any, rank: int, world: int) -> None:
+def read(options: Any, rank: int, world: int) -> Any:
     dataset = Folder(options.folder)
     sampler: Any = DistributedSampler(dataset, world, rank)
     loader = stoker.DataLoader(dataset, 4, sampler=sampler, num_workers=1, cache=options.cache, peers="auto")
@@ -64,6 +64,7 @@ def read(options: Any, rank: int, world: int) -> None:
         if (stats.hits_peer and epoch > 3) or time.monotonic() > ends_at:
             break
     print("stats", json.dumps({"rank": rank, "hits_peer": stats.hits_peer}), flush=True)
+    return loader
 
 
 if __name__ == "__main__":
