@@ -21,10 +21,13 @@ from stoker.host.headroom import headroom_bytes
 from stoker.keeper import client
 from stoker.keeper.client import Line
 from stoker.keeper.table import write_table
-from stoker.keeper.view import keepers
+from stoker.keeper.view import trouble_with
+from stoker.meter import now
 from stoker.plan import READERS
 from stoker.pool.work import Work
 
+EARLY_S = 10.0
+"""Hosts of one job start within such a time, or something is wrong."""
 _STAGING_BYTES = 256 << 20
 _LEAST_STAGING_BYTES = 16 << 20
 _PART_OF_MEMORY = 16
@@ -50,7 +53,7 @@ class Ahead:
         self.staging = staging
         self._peers: tuple[str, str] | None = peers if peers[0] else None
         """How the other hosts are named, and for which cache."""
-        self._meeting = meeting
+        self._meeting, self._began = meeting, now()
         self._line, self._loader, self._meter = line, loader, meter
         self._sent = self._taken = 0
         self._is_told = False
@@ -67,10 +70,11 @@ class Ahead:
         self._taken = self._sent
 
     def _say_if_peers_cannot_be_used(self) -> None:
-        why = [why for keeper in keepers() for *whose, why in keeper.troubles if tuple(whose) == self._peers]
-        if why:
+        assert self._peers is not None
+        why = trouble_with(*self._peers, is_early=now() - self._began < EARLY_S)
+        if why is not None:
             self._peers = None
-            warnings.warn(f"peers cannot be used, and everything comes from storage: {why[0]}", stacklevel=5)
+            warnings.warn(why, stacklevel=5)
 
     def ordered(self, index: Any) -> None:
         """A work is ordered. Indices that are no numbers are not told."""

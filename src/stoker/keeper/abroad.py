@@ -129,6 +129,7 @@ class Abroad:
                     "late": peer.late,
                     "is_suspect": peer.is_suspect,
                     "trouble": peer.trouble,
+                    "connected": peer.connected,
                 }
                 for name, peer in stats.peers.items()
             }
