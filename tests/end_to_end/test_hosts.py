@@ -1,10 +1,12 @@
 """An unmodified script on two hosts under torchrun: its hosts give each other what their caches hold."""
 
+import contextlib
 import json
 import os
 import secrets
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,9 +82,15 @@ def test_the_losses_are_the_same_and_storage_is_read_once(tmp_path: Path, is_aut
         assert "Warning" not in said
 
 
+@contextlib.contextmanager
+def two_hosts() -> Iterator[Hosts]:
+    with folder_of_files(64, 16_000, are_pictures=False) as data, Hosts(data.parent, 2, memory="512m") as made:
+        yield made
+
+
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Hosts]:
-    with folder_of_files(64, 16_000, are_pictures=False) as data, Hosts(data.parent, 2, memory="512m") as made:
+    with two_hosts() as made:
         yield made
 
 
@@ -119,3 +127,21 @@ def test_hosts_without_torchrun_meet_by_the_scripts_process_group(hosts: Hosts) 
     printed = [process.communicate(timeout=240)[0] for process in processes]
     assert sorted(from_other_hosts(printed)) == [0, 1], printed
     assert min(from_other_hosts(printed).values()) > 0, printed
+
+
+def test_workers_of_ray_train_meet_by_their_process_group(tmp_path: Path) -> None:
+    environment = ENVIRONMENT | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+    ray = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--num-cpus", "1"]
+    ray += ["--object-store-memory", "100000000"]
+    # Sockets are in that folder, so its path is short. All of Ray's processes end with the hosts.
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as place, two_hosts() as hosts:
+        head = ["--head", "--port", "6399", "--include-dashboard=false", "--temp-dir", place]
+        hosts[0].run([*ray, *head, "--node-ip-address", hosts[0].address], env=environment, stderr=subprocess.DEVNULL)
+        join = ["--address", f"{hosts[0].address}:6399", "--node-ip-address", hosts[1].address]
+        hosts[1].run([*ray, *join], env=environment, stderr=subprocess.DEVNULL)
+        words = [sys.executable, APART.with_name("ray_apart.py"), hosts[0].data, "600000", tmp_path]
+        process = hosts[0].start(words, env=environment, stderr=subprocess.STDOUT)
+        printed = process.communicate(timeout=240)[0]
+        assert process.returncode == 0, printed
+    said = from_other_hosts([(tmp_path / str(rank)).read_text() for rank in range(2)])
+    assert min(said[0], said[1]) > 0, printed
