@@ -11,7 +11,7 @@ capacity_bytes = 8000000000
 policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
 [tiers]
-peers = "a:7001,b:7001"    # hosts whose caches are asked before storage, this one among them
+peers = "a:7001,b:7001"    # hosts whose caches are asked before storage, this one among them; or "auto"
 [share]
 group = "search-7"         # prepare batches once for all jobs of this name
 [ranks]

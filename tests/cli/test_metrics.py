@@ -21,6 +21,7 @@ from tests.cli.loading import Together, Training
 from tests.tries import HANG_S, until
 
 from stoker.cli import main
+from stoker.keeper.view import PeerView
 from stoker.live.exposition import expose
 from stoker.live.groups import GroupView, MemberView
 from stoker.live.record import Facts, Seen
@@ -51,6 +52,17 @@ def parse(text: str) -> dict[tuple[str, str], float]:
             found[match[1], match[2] or ""] = float(match[3])
     assert len(families) == len(set(families))
     return found
+
+
+def test_other_hosts_have_counts_of_their_own() -> None:
+    peers = [PeerView("node2:7001", 5, 40, 4000, 1, True, ""), PeerView("node3:7001", 0, 0, 0, 0, False, "refused")]
+    values = parse(expose([], 0.0, 0.0, "0.1", peers=[(7, peer) for peer in peers]))
+    labels = 'peer="node2:7001",keeper="7"'
+    assert values["stoker_peer_hits_total", labels] == 40
+    assert values["stoker_peer_received_bytes_total", labels] == 4000
+    assert values["stoker_peer_late_answers_total", labels] == 1
+    assert values["stoker_peer_suspect", labels] == 1
+    assert values["stoker_peer_suspect", 'peer="node3:7001",keeper="7"'] == 0
 
 
 def seen(**changes: object) -> Seen:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.tries import until
+from tests.wire.certificates import certified
 
 from stoker.cache.store import Store
 from stoker.keeper.directory import numbers_of
@@ -98,6 +99,26 @@ def test_a_host_that_is_gone_is_not_asked_and_one_that_comes_back_is(hosts, tmp_
         until(lambda: asking.fetch([key(3)]) == [bytes([3]) * 1000])
     finally:
         again.close()
+
+
+def test_with_certificates_nobody_without_one_gets_in(tmp_path: Path) -> None:
+    tls = certified(tmp_path)
+    addresses = [("127.0.0.1", port) for port in free_ports(3)]
+    with contextlib.ExitStack() as stack:
+        made = []
+        for own, certificates in zip(addresses, (tls, tls, None), strict=True):
+            made.append(Peering(own, [other for other in addresses if other != own], SECRET, certificates))
+            stack.callback(made[-1].close)
+        (tmp_path / "store").mkdir()
+        store = Store(tmp_path / "store")
+        stack.callback(store.close)
+        give((store, made[0]), range(10))
+        wanted = [key(number) for number in range(10)]
+        until(lambda: all(made[1].has_elsewhere(one) for one in wanted))
+        assert made[1].fetch(wanted) == [bytes([number]) * 1000 for number in range(10)]
+        until(lambda: made[2].stats().peers[f"127.0.0.1:{addresses[0][1]}"].trouble)
+        assert made[2].fetch(wanted, asks_all=True) == [None] * 10
+        assert "TLS" in made[2].stats().peers[f"127.0.0.1:{addresses[0][1]}"].trouble
 
 
 def test_all_is_held_somewhere(hosts) -> None:

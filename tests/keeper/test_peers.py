@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +13,28 @@ from typing import Any
 import pytest
 from tests.keeper.test_life import the_keeper
 from tests.keeper.test_peering import free_ports
+from tests.tries import HANG_S, until
+from tests.wire.certificates import certified
+from tests.wire.kept import Kept
 from torch.utils.data import Dataset
 
 import stoker
-from stoker.source.files import shared_file_key
+from stoker.cache.store import Store
+from stoker.cli import metrics
+from stoker.errors import ConfigError
+from stoker.feed import ahead
+from stoker.keeper.peering import Peering
+from stoker.profile import Profile
+from stoker.source.files import file_version, shared_file_key
+from stoker.wire import handshake
+from stoker.wire.addresses import parse_addresses
+from stoker.wire.peer import Peer
+from stoker.wire.server import Server
+from stoker.wire.tls import VARIABLES
 
+PLANTED = Path(__file__).parents[1] / "scripts" / "planted.py"
 FILES, SIZE = 24, 3000
+SECRET = b"of these tests" * 4
 
 
 class Listed(Dataset[bytes]):
@@ -56,11 +75,15 @@ def filled(folder: Path, content: bytes) -> Path:
 @pytest.fixture
 def with_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     secret = tmp_path / "secret"
-    secret.write_text("of these tests" * 4)
+    secret.write_bytes(SECRET)
     secret.chmod(0o600)
     monkeypatch.setenv("STOKER_SECRET_FILE", str(secret))
     peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
-    return lambda dataset: stoker.DataLoader(dataset, batch_size=4, cache="1MB", peers=peers, collate_fn=list)
+
+    def make(dataset: Dataset[bytes], cache: str = "1MB") -> Any:
+        return stoker.DataLoader(dataset, batch_size=4, cache=cache, peers=peers, collate_fn=list)
+
+    return make
 
 
 def test_folders_of_one_dataset_that_end_alike_are_told_apart_on_all_hosts() -> None:
@@ -79,6 +102,140 @@ def test_two_datasets_that_are_called_alike_are_not_taken_for_each_other(tmp_pat
             for _ in range(20):  # the keeper says so when it runs
                 assert list(second) == [[b"0" * SIZE] * 4] * (FILES // 4)
                 time.sleep(0.1)
+
+
+def test_a_keeper_shows_the_certificate_that_a_job_names_and_wants_one(
+    tmp_path: Path, with_peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = certified(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for variable, path in zip(VARIABLES, tls.files, strict=True):
+        monkeypatch.setenv(variable, os.path.relpath(path))
+    with with_peers(Listed(filled(tmp_path / "data", b"x"))) as loader:
+        list(loader)
+        address = parse_addresses(loader.peers)[0]
+        with Peer(address, SECRET, tls=tls) as peer, Peer(address, SECRET) as stranger:
+            peer.greet(HANG_S)
+            until(lambda: sum(len(piece.names) for piece in peer.names()) == FILES)
+            until(lambda: stranger.stats().trouble)
+            assert not stranger.is_usable
+
+
+def test_certificates_that_cannot_be_used_are_one_warning_and_everything_comes_from_storage(
+    tmp_path: Path, with_peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLES[0], str(tmp_path / "none.pem"))
+    dataset = Listed(filled(tmp_path / "data", b"x"))
+    with pytest.raises(ConfigError, match="TLS needs all of"):
+        with_peers(dataset)
+    for variable in VARIABLES[1:]:
+        monkeypatch.setenv(variable, str(tmp_path / "none.pem"))
+    with with_peers(dataset) as loader:
+        said = warned(loader)
+    assert len(said) == 1
+    assert "everything comes from storage: TLS cannot be used with" in said[0]
+    assert "\n" not in said[0]
+
+
+def warned(loader: Any) -> list[str]:
+    """What is said in some epochs, which are complete and right, once something is said."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+
+        def epoch() -> bool:
+            assert list(loader) == [[b"x" * SIZE] * 4] * (FILES // 4)
+            return bool(said)
+
+        until(epoch)
+        epoch()
+    return [str(one.message) for one in said]
+
+
+def test_an_address_that_cannot_be_reached_is_one_warning(
+    tmp_path: Path, with_peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "EARLY_S", 0.0)
+    with with_peers(Listed(filled(tmp_path / "data", b"x"))) as loader:
+        said = warned(loader)
+        assert len(said) == 1
+        assert f"what {loader.peers.split(',')[1]} holds comes from storage: " in said[0]
+        assert "refused" in said[0]
+
+
+def test_a_host_with_another_version_is_one_warning_that_says_so(
+    tmp_path: Path, with_peers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "EARLY_S", 0.0)
+    with with_peers(Listed(filled(tmp_path / "data", b"x"))) as loader:
+        monkeypatch.setattr(handshake, "VERSION", handshake.VERSION + 1)  # in this process, which is the other host
+        with Server(parse_addresses(loader.peers)[1], Kept(), SECRET):
+            said = warned(loader)
+        assert len(said) == 1
+        assert (
+            f"speaks version {handshake.VERSION} of the wire, this host version {handshake.VERSION - 1}: install" in said[0]
+        )
+
+
+def test_analyze_measures_what_another_hosts_cache_gives(tmp_path: Path, with_peers: Any) -> None:
+    folder = filled(tmp_path / "data", b"x")
+    for path in folder.iterdir():
+        path.rename(path.with_suffix(".bin"))
+    words = [sys.executable, "-m", "stoker", "analyze", "--json", str(tmp_path / "profile.json"), "--time", "0.4"]
+    script = [str(PLANTED), str(folder), "--compute", "0.004", "--batch", "4"]
+
+    def analyze(*peers: str) -> Profile:
+        done = subprocess.run([*words, *peers, *script], check=False, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        return Profile.load(tmp_path / "profile.json")
+
+    with with_peers(Listed(folder)) as loader:
+        list(loader)
+        here = loader.peers.split(",")[0]
+        address = parse_addresses(loader.peers)[0]
+        with Peer(address, SECRET) as peer:
+            peer.greet(HANG_S)
+            until(lambda: sum(len(piece.names) for piece in peer.names()) == FILES)
+        assert analyze("--peers", here).rates.peer > 100
+    away = analyze("--peers", here)  # its job is over, and so is its keeper
+    assert away.rates.peer == 0
+    assert any("other hosts were not measured" in note and "cannot be reached" in note for note in away.notes)
+
+
+def test_metrics_tell_what_came_from_each_host_and_who_is_not_asked(tmp_path: Path, with_peers: Any) -> None:
+    folder = filled(tmp_path / "data", b"x")
+    with with_peers(Listed(folder), cache="4kB") as loader:
+        own, other = parse_addresses(loader.peers)
+        (tmp_path / "store").mkdir()
+        store = Store(tmp_path / "store")
+        there = Peering(other, [own], SECRET)
+        try:
+            there._gifts._stores[store.folder] = store, 1
+            roots = (str(folder),)
+            keys = [(shared_file_key(str(path), roots) or b"") + file_version(path.stat()) for path in folder.iterdir()]
+            store.put([(key, b"x" * SIZE) for key in keys], 1 << 20)
+            there.kept(keys)
+
+            def epoch() -> bool:
+                assert list(loader) == [[b"x" * SIZE] * 4] * (FILES // 4)
+                return loader.stats().hits_peer > 0
+
+            until(epoch)
+            said = {}
+
+            def is_shown() -> bool:
+                for line in metrics._text().splitlines():
+                    name, _, value = line.partition("{")
+                    if name.startswith("stoker_peer_") and f'peer="{other[0]}:{other[1]}"' in value:
+                        said[name.removeprefix("stoker_peer_")] = float(value.split()[-1])
+                return said.get("hits_total", 0) > 0
+
+            until(is_shown)
+            assert said["held_items"] == FILES
+            assert said["received_bytes_total"] >= SIZE * said["hits_total"]
+            assert (said["late_answers_total"], said["suspect"]) == (0, 0)
+        finally:
+            there.close()
+            store.close()
 
 
 def test_a_suspended_keeper_costs_a_deadline_and_not_one_for_each_file(tmp_path: Path, with_peers: Any) -> None:

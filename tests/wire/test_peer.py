@@ -1,8 +1,6 @@
 import os
-import shutil
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.tries import HANG_S, in_some_try, until
+from tests.wire.certificates import certified
 from tests.wire.kept import SECRET, Kept, ServerProcess, name, payload, saying
 
 from stoker.errors import ConfigError
@@ -304,15 +303,6 @@ def test_memory_of_answers_is_used_again(peer: Peer) -> None:
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Tls:
     return certified(tmp_path_factory.mktemp("tls"))
-
-
-def certified(folder: Path) -> Tls:
-    if not shutil.which("openssl"):
-        pytest.skip("openssl is not installed")
-    certificate, key = folder / "host.pem", folder / "host.key"
-    command = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=stoker", "-days", "2"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
-    return Tls(certificate, key, certificate)
 
 
 def test_items_come_by_tls(kept: Kept, certificates: Tls) -> None:

@@ -33,6 +33,9 @@ from stoker.run.profiling import profile_of
 from stoker.run.scratch import folders_of, place_for
 from stoker.run.script import command
 from stoker.run.starts import measure
+from stoker.wire.addresses import parse_addresses
+from stoker.wire.secret import shared_secret
+from stoker.wire.tls import from_environment
 
 STALLED = 3
 LINE_AGAIN = "\r\x1b[K"
@@ -56,6 +59,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         help="how much of the data is cached in the cold phase (0 to 1)",
+    )
+    parser.add_argument(
+        "--peers",
+        metavar="HOST:PORT,...",
+        help="measure, too, how fast other hosts give samples from their caches: jobs with this data and these peers run "
+        "there now, and share a secret (docs/peers.md)",
     )
     parser.add_argument(
         "--loader",
@@ -84,6 +93,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--cache is a fraction from 0 to 1, not {options.cache:g}")
     if options.iterations < 1 or not 0 < options.time < float("inf") or (options.loader is not None and options.loader < 1):
         raise ConfigError("--iterations, --time and --loader must be more than 0")
+    if options.peers is not None:
+        parse_addresses(options.peers, least=1)
+        shared_secret()
+        from_environment()
     if options.html:
         charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
@@ -111,6 +124,7 @@ def run(options: argparse.Namespace) -> int:
             "iterations": options.iterations,
             "cached": options.cache,
             "loader": options.loader,
+            "peers": options.peers or "",
             "phase_s": options.time,
         }
         code, found = measure(words, settings)

@@ -23,6 +23,7 @@ from typing import Any
 import stoker
 from stoker.cli.top import look_at_groups
 from stoker.errors import CommandError
+from stoker.keeper.view import keepers
 from stoker.live import folder
 from stoker.live.exposition import CONTENT_TYPE, expose
 
@@ -67,7 +68,8 @@ def _text() -> str:
     except OSError as error:
         raise CommandError(f"cannot look at what loaders have published: {error}") from error
     groups = look_at_groups(seen.values())
-    return expose(seen.values(), time.monotonic(), time.time(), stoker.__version__, groups)
+    peers = [(keeper.pid, peer) for keeper in keepers() for peer in keeper.peers]
+    return expose(seen.values(), time.monotonic(), time.time(), stoker.__version__, groups, peers)
 
 
 def _write(path: Path) -> None:

@@ -28,9 +28,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--peers",
-        metavar="HOST:PORT,...",
-        help="with --cache: hosts of this job give each other what their caches hold, before storage is read; all are "
-        "named, this one among them, and share a secret (docs/peers.md)",
+        metavar="auto|HOST:PORT,...",
+        help="with --cache: hosts of this job give each other what their caches hold, before storage is read. auto: they "
+        "find each other, under torchrun or by the script's process group. Otherwise all are named, this one among them, "
+        "and share a secret (docs/peers.md)",
     )
     parser.add_argument(
         "--group",

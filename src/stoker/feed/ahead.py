@@ -14,17 +14,20 @@ import numpy as np
 import torch.utils.data
 
 from stoker.cache.staging import Staging
+from stoker.feed.meeting import Meeting, introduction
 from stoker.feed.tables import paths_of
 from stoker.host import ranks
 from stoker.host.headroom import headroom_bytes
 from stoker.keeper import client
 from stoker.keeper.client import Line
 from stoker.keeper.table import write_table
-from stoker.keeper.view import keepers
+from stoker.keeper.view import trouble_with
+from stoker.meter import now
 from stoker.plan import READERS
 from stoker.pool.work import Work
-from stoker.wire.secret import VARIABLE
 
+EARLY_S = 10.0
+"""Hosts of one job start within such a time, or something is wrong."""
 _STAGING_BYTES = 256 << 20
 _LEAST_STAGING_BYTES = 16 << 20
 _PART_OF_MEMORY = 16
@@ -37,9 +40,20 @@ _UNKNOWN = ["", ""]
 class Ahead:
     """A loader's hints. Works are numbered from the first that this loader ever ordered."""
 
-    def __init__(self, line: Line, loader: int, staging: Staging, table: int, meter: Any, folder: str, peers: str) -> None:
+    def __init__(
+        self,
+        line: Line,
+        loader: int,
+        staging: Staging,
+        table: int,
+        meter: Any,
+        peers: tuple[str, str],
+        meeting: Meeting | None,
+    ) -> None:
         self.staging = staging
-        self._folder, self._peers = folder, peers
+        self._peers: tuple[str, str] | None = peers if peers[0] else None
+        """How the other hosts are named, and for which cache."""
+        self._meeting, self._began = meeting, now()
         self._line, self._loader, self._meter = line, loader, meter
         self._sent = self._taken = 0
         self._is_told = False
@@ -51,16 +65,16 @@ class Ahead:
         if self._is_told:
             self._line.over(self._loader)
             self._is_told = False
-            if self._peers:
+            if self._peers is not None:
                 self._say_if_peers_cannot_be_used()
         self._taken = self._sent
 
     def _say_if_peers_cannot_be_used(self) -> None:
-        ours = self._peers, self._folder
-        why = [why for keeper in keepers() for *whose, why in keeper.troubles if tuple(whose) == ours]
-        if why:
-            self._peers = ""
-            warnings.warn(f"peers cannot be used, and everything comes from storage: {why[0]}", stacklevel=5)
+        assert self._peers is not None
+        why = trouble_with(*self._peers, is_early=now() - self._began < EARLY_S)
+        if why is not None:
+            self._peers = None
+            warnings.warn(why, stacklevel=5)
 
     def ordered(self, index: Any) -> None:
         """A work is ordered. Indices that are no numbers are not told."""
@@ -77,6 +91,8 @@ class Ahead:
             self._is_told = True
             self._line.queued(self._loader, self._sent, self._taken, self._meter.wait_s, content)
         self._sent += 1
+        if self._meeting is not None:
+            self._meeting.look()
 
     def took(self, works: int = 1) -> None:
         """The loop has got what so many works have made."""
@@ -115,6 +131,7 @@ def ahead_of(loader: Any) -> Ahead | None:
     table = write_table(paths)
     if table is None:
         return None
+    told, meeting = introduction(loader.peers)
     document = {
         "folder": str(cache.folder),
         "roots": _roots(loader),
@@ -123,12 +140,13 @@ def ahead_of(loader: Any) -> Ahead | None:
         "readers": readers,
         "governed": _is_governed(loader),
         "rank": ranks.rank(),
-        "peers": loader.peers or "",
-        "secret": os.path.abspath(os.environ[VARIABLE]) if loader.peers else "",
+        **told,
     }
     line = client.line()
     number = line.join(document, [staging.memory.descriptor, table])
-    return Ahead(line, number, staging, table, loader._meter, str(cache.folder), loader.peers or "")
+    if meeting is not None:
+        meeting.attend(line, number)
+    return Ahead(line, number, staging, table, loader._meter, (told["peers"], str(cache.folder)), meeting)
 
 
 def _leave(line: Line, number: int, table: int, memory: Any) -> None:

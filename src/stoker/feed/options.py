@@ -12,6 +12,7 @@ from typing import Any
 import torch.utils.data
 
 from stoker.errors import ConfigError
+from stoker.host import ranks
 from stoker.internals import expected
 from stoker.plan import CACHE_POLICIES, Plan
 from stoker.units import parse_bytes
@@ -108,6 +109,8 @@ class Options:
             self._check_order_is_known(dataset)
         if self.peers is not None:
             self._check_peers()
+            if self.peers == "auto" and ranks.hosts() == 1:
+                checked = replace(checked, peers=None)
         if self.group is not None:
             self._check_ranks_in_group()
             checked = checked._checked_in_group(dataset)
@@ -115,14 +118,18 @@ class Options:
 
     def _check_peers(self) -> None:
         from stoker.wire.addresses import local_addresses, parse_addresses
-        from stoker.wire.secret import shared_secret
+        from stoker.wire.secret import VARIABLE, shared_secret
+        from stoker.wire.tls import from_environment
 
         if self.cache is None:
             raise ConfigError("peers= needs cache=: hosts give each other what their caches hold")
         if self.cache_policy != "keep-first":
             raise ConfigError(f"peers= goes with cache_policy='keep-first', not with {self.cache_policy!r}")
-        local_addresses(parse_addresses(str(self.peers)))
-        shared_secret()
+        if self.peers != "auto":
+            local_addresses(parse_addresses(str(self.peers)))
+        if self.peers != "auto" or os.environ.get(VARIABLE):
+            shared_secret()
+        from_environment()
 
     def _check_ranks_in_group(self) -> None:
         if self.ranks == "shared":

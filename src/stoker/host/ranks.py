@@ -19,6 +19,11 @@ def world() -> int:
     return _number("WORLD_SIZE") or (max(1, _tasks()) if _number("RANK") is None else 1)
 
 
+def hosts() -> int | None:
+    """The number of hosts that this run has; None if no launcher has said so."""
+    return _number("GROUP_WORLD_SIZE") or (_number("SLURM_STEP_NUM_NODES") if _tasks() > 1 else None)
+
+
 def local_rank() -> int | None:
     """The number of this process among those of its run on this host, if a launcher has set it."""
     return _number("LOCAL_RANK")

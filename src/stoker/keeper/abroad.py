@@ -1,7 +1,7 @@
 """The keeper's dealings with other hosts: who takes part, what workers ask for, and copies in the background.
 
-Loaders that name the same peers and the same secret share one `Peering`, which begins with the first of them and ends with
-the last. Where it cannot begin (the address is taken, the secret cannot be read), or where two folders would be called
+Loaders that name the same peers, secret and certificates share one `Peering`, which begins with the first of them and ends
+with the last. Where it cannot begin (the address is taken, a file cannot be read), or where two folders would be called
 alike among the hosts, everything comes from storage, and the keeper's state says why.
 """
 
@@ -23,43 +23,47 @@ from stoker.keeper.queues import LoaderQueue
 from stoker.keeper.table import Table
 from stoker.sealed import ItemDamagedError
 from stoker.source.files import shared_names
-from stoker.wire.addresses import local_addresses, parse_addresses
+from stoker.wire.addresses import Address, local_addresses, parse_addresses
 from stoker.wire.secret import read_secret
+from stoker.wire.tls import from_files
 
 ANSWERING = 8
 _PAUSE_S = 0.01
+_Name = tuple[str, ...]
+"""Peers, secret and certificates, as loaders name them."""
 
 
 class Abroad:
     """Everything that concerns other hosts."""
 
     def __init__(self) -> None:
-        self._peerings: dict[tuple[str, str], tuple[Peering, int]] = {}
-        self._called: dict[tuple[str, str], dict[str, str]] = {}
+        self._peerings: dict[_Name, tuple[Peering, int]] = {}
+        self._called: dict[_Name, dict[str, str]] = {}
         """The folders of the data, by what all hosts call them, of each `Peering`."""
         self._trouble: dict[tuple[str, Path], str] = {}
         self._answering: ThreadPoolExecutor | None = None
         self._is_over = threading.Event()
 
     def join(self, about: dict[str, Any], folder: Path, table: Table, roots: tuple[str, ...]) -> Far | None:
-        """A loader's files on other hosts; None if it names no peers, or if they cannot be used."""
-        peers, secret = str(about["peers"]), str(about["secret"])
-        if not peers:
+        """A loader's files on other hosts; None if it knows none, or if they cannot be used."""
+        peers = str(about["peers"])
+        if peers in ("", "auto"):
             return None
         self._answering = self._answering or ThreadPoolExecutor(ANSWERING, "answering")
-        name = peers, secret
+        name = peers, str(about["secret"]), *map(str, about["tls"])
         try:
             self._call(name, roots)
-            peering, users = self._peerings.get(name) or (_begin(peers, Path(secret)), 0)
+            peering, users = self._peerings.get(name) or (_begin(about), 0)
         except (ConfigError, OSError) as error:
             self._trouble[peers, folder] = str(error)
             return None
         self._trouble.pop((peers, folder), None)
         self._peerings[name] = peering, users + 1
+        peering.add(addresses_in(about))
         peering.give(folder)
         return Far(peering, table, roots)
 
-    def _call(self, name: tuple[str, str], roots: tuple[str, ...]) -> None:
+    def _call(self, name: _Name, roots: tuple[str, ...]) -> None:
         """Note what folders are called. Raises ConfigError if another one is called so: its files might be given."""
         called = dict(self._called[name]) if name in self._peerings else {}
         for folder, word in shared_names(roots).items():
@@ -115,7 +119,7 @@ class Abroad:
         found: list[dict[str, Any]] = [
             {"peers": peers, "folder": str(folder), "trouble": why} for (peers, folder), why in self._trouble.items()
         ]
-        for (peers, _), (peering, _) in list(self._peerings.items()):
+        for (peers, *_), (peering, _) in list(self._peerings.items()):
             stats = peering.stats()
             hosts = {
                 name: {
@@ -125,10 +129,12 @@ class Abroad:
                     "late": peer.late,
                     "is_suspect": peer.is_suspect,
                     "trouble": peer.trouble,
+                    "connected": peer.connected,
                 }
                 for name, peer in stats.peers.items()
             }
-            found.append({"peers": peers, "hosts": hosts, "given": stats.given, "given_bytes": stats.given_bytes})
+            gave = {"given": stats.given, "given_bytes": stats.given_bytes}
+            found.append({"peers": peers, "address": stats.address, "hosts": hosts, **gave})
         return found
 
     def close(self) -> None:
@@ -141,16 +147,25 @@ class Abroad:
         self._peerings.clear()
 
 
-def _begin(peers: str, secret: Path) -> Peering:
-    addresses = parse_addresses(peers)
-    key = read_secret(secret)
-    errors = []
+def addresses_in(about: dict[str, Any]) -> list[Address]:
+    """The other hosts that a message tells of. Raises ValueError."""
+    return [(str(host), int(port)) for host, port in about["others"]]
+
+
+def _begin(about: dict[str, Any]) -> Peering:
+    """Begin to be one of the hosts. Their addresses are all named, or they come while they find each other."""
+    key = bytes.fromhex(about["key"]) or read_secret(Path(about["secret"]))
+    tls = from_files(about["tls"])
+    if about["own"]:
+        host, port = about["own"]
+        return Peering((str(host), int(port)), [], key, tls)
+    addresses, errors = parse_addresses(str(about["peers"])), []
     for own in local_addresses(addresses):
         try:
-            return Peering(own, [address for address in addresses if address != own], key)
+            return Peering(own, [address for address in addresses if address != own], key, tls)
         except ConfigError as error:  # another process listens there
             errors.append(str(error))
-    raise ConfigError("; ".join(errors))
+    raise ConfigError("; ".join(dict.fromkeys(errors)))
 
 
 def _give(line: socket.socket, number: int, queue: LoaderQueue, key: bytes, path: bytes) -> None:

@@ -6,10 +6,11 @@ again and again. A forked child has no line: it gets one of its own if it iterat
 
 import contextlib
 import itertools
+import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stoker.host import forks
@@ -62,6 +63,14 @@ class Line:
     def over(self, loader: int) -> None:
         """Tell that nothing of a loader is queued any more."""
         self._say(lambda line: messages.send(line, messages.OVER, loader))
+
+    def met(self, loader: int, own: Sequence[Any] | None, others: Sequence[Sequence[Any]]) -> None:
+        """Tell of the hosts that a loader's host has found, each as address and port. Another keeper will know, too."""
+        if loader in self._guests:
+            document = self._guests[loader][0]
+            document |= {"own": own or document["own"], "others": others}
+            content = json.dumps({"others": others}).encode()
+            self._say(lambda line: messages.send(line, messages.MET, loader, content=content))
 
     def leave(self, loader: int) -> None:
         """Tell that a loader goes. With the last one the line ends."""

@@ -84,6 +84,10 @@ class Directory:
     def __init__(self, hosts: int) -> None:
         self._hosts = [Holdings() for _ in range(hosts)]
 
+    def add_host(self) -> None:
+        """There is another host, of which nothing is known yet."""
+        self._hosts.append(Holdings())
+
     def holders(self, name: bytes) -> list[int]:
         """The hosts that should have an item."""
         number = int.from_bytes(name[:NUMBER_BYTES], "big")

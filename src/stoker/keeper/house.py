@@ -17,7 +17,7 @@ from typing import Any
 from stoker.cache.staging import Stager
 from stoker.decide.governor import Place, RankQueue, govern
 from stoker.keeper import messages
-from stoker.keeper.abroad import Abroad
+from stoker.keeper.abroad import Abroad, addresses_in
 from stoker.keeper.bringing import Bringing, Brought, Near
 from stoker.keeper.messages import Said
 from stoker.keeper.queues import LoaderQueue
@@ -77,6 +77,9 @@ class House:
                 queue.clear()
                 if queue.bringing.far is not None:
                     queue.bringing.far.is_first_epoch = False
+            elif said.kind == messages.MET:
+                if queue.bringing.far is not None:
+                    queue.bringing.far.peering.add(addresses_in(said.document()))
             else:
                 self._close(name)
 

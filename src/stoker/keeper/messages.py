@@ -6,6 +6,7 @@ OVER     all that is queued is taken, or nobody wants it any more
 CLOSED   a loader goes
 ASKED    a worker wants an item of a cache: key, folder of the cache, path of the file
 ANSWERED the keeper gives it, as a descriptor, and says where it came from; or it gives nothing
+MET      other hosts have been found: JSON
 """
 
 import array
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LOADER, QUEUED, OVER, CLOSED, ASKED, ANSWERED = range(6)
+LOADER, QUEUED, OVER, CLOSED, ASKED, ANSWERED, MET = range(7)
 _HEAD = struct.Struct("<B3xIQQd")  # kind, loader, number of the work, works taken, seconds of waiting so far
 _MOST = 1 << 18
 _MOST_DESCRIPTORS = 4

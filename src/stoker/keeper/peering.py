@@ -4,6 +4,7 @@ Each host tells the others what it keeps, soon after it is kept, and asks for ev
 known of others may be wrong; then an item is asked for in vain, and comes from storage.
 """
 
+import contextlib
 import random
 import threading
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.cache.walking import KEY_BYTES
+from stoker.errors import ConfigError
 from stoker.keeper.directory import Directory, Numbers, numbers_of
 from stoker.keeper.giving import Gifts
 from stoker.meter import now
@@ -21,6 +23,7 @@ from stoker.wire.frames import Told
 from stoker.wire.handshake import fresh_name
 from stoker.wire.peer import Peer, PeerStats
 from stoker.wire.server import Server
+from stoker.wire.tls import Tls
 
 _TELL_S = 0.01
 """What is kept within such a time is told together."""
@@ -57,20 +60,20 @@ class _Neighbour:
 class Peering:
     """The hosts of one job, as this host sees them. Used by all threads of the keeper."""
 
-    def __init__(self, own: Address, others: Sequence[Address], secret: bytes) -> None:
+    def __init__(self, own: Address, others: Sequence[Address], secret: bytes, tls: Tls | None = None) -> None:
         self._name = fresh_name()
         self._lock = threading.Lock()
-        self._directory = Directory(len(others))
+        self._directory = Directory(0)
         self._gifts = Gifts(hear=self._hear)
         self._names: set[bytes] = set()
         self._copies: set[bytes] = set()
         self._is_closed = False
         self._news = threading.Event()
         self._look_at, self._generation = 0.0, 0
-        self._server = Server(own, self._gifts, secret, name=self._name)
-        self._neighbours = [
-            _Neighbour(Peer(address, secret, name=self._name, connections=_CONNECTIONS)) for address in others
-        ]
+        self._secret, self._tls = secret, tls
+        self._neighbours: list[_Neighbour] = []
+        self._server = Server(own, self._gifts, secret, name=self._name, tls=tls)
+        self.add(others)
         self._teller = threading.Thread(target=self._tell_and_ask, name="stoker-peering", daemon=True)
         self._teller.start()
 
@@ -78,6 +81,17 @@ class Peering:
     def address(self) -> Address:
         """Where this host is asked."""
         return self._server.address
+
+    def add(self, others: Sequence[Address]) -> None:
+        """There are other hosts. Those that are known already are left alone."""
+        with self._lock:
+            known = [self.address, *(neighbour.peer.address for neighbour in self._neighbours)]
+            for address in dict.fromkeys(others):
+                if address not in known and not self._is_closed:
+                    with contextlib.suppress(ConfigError):  # certificates that have been replaced by something else
+                        peer = Peer(address, self._secret, name=self._name, connections=_CONNECTIONS, tls=self._tls)
+                        self._directory.add_host()
+                        self._neighbours.append(_Neighbour(peer))
 
     def give(self, folder: Path) -> None:
         """Give what is in a cache, from now on. Raises OSError."""

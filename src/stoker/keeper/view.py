@@ -56,6 +56,10 @@ class PeerView:
     late: int
     is_suspect: bool
     trouble: str
+    connected: int = 0
+    """How often a connection was made."""
+    among: str = ""
+    """How its peers are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ class KeeperView:
     peers: tuple[PeerView, ...] = ()
     troubles: tuple[tuple[str, str, str], ...] = ()
     """Peers that cannot be used at all, as they were named, for which cache, and why."""
+    addresses: tuple[tuple[str, tuple[str, int]], ...] = ()
+    """Where it is asked, by how its peers are named."""
 
 
 def keepers() -> list[KeeperView]:
@@ -89,6 +95,27 @@ def _view(state: dict[str, Any]) -> KeeperView:
     queues = tuple(QueueView(**{name: queue[name] for name in names}) for queue in state["queues"])
     moves = tuple(MoveView(move["at"], move["from"], move["to"], move["count"], move["why"]) for move in state["moves"])
     among = state["peers"]
-    peers = tuple(PeerView(name, **host) for one in among for name, host in one.get("hosts", {}).items())
+    peers = tuple(
+        PeerView(name, **host, among=one["peers"]) for one in among for name, host in one.get("hosts", {}).items()
+    )
     troubles = tuple((one["peers"], one["folder"], one["trouble"]) for one in among if "trouble" in one)
-    return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles)
+    addresses = tuple((one["peers"], tuple(one["address"])) for one in among if "address" in one)
+    return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles, addresses)
+
+
+def trouble_with(peers: str, folder: str, *, is_early: bool) -> str | None:
+    """What is in the way of asking other hosts, in words; None if nothing is.
+
+    A host that has not been reached yet may still start: that is said when it is no longer early. Of hosts that find each
+    other, some may have left their addresses and gone.
+    """
+    seen = keepers()
+    why = next((why for keeper in seen for *whose, why in keeper.troubles if tuple(whose) == (peers, folder)), None)
+    if why is not None:
+        return f"peers cannot be used, and everything comes from storage: {why}"
+    hosts = [peer for keeper in seen for peer in keeper.peers if peer.among == peers]
+    away = [peer for peer in hosts if not peer.connected and peer.trouble]
+    is_found = peers.startswith("auto ")
+    if is_early or not away or (is_found and len(away) < len(hosts)):
+        return None
+    return "; ".join(f"what {peer.name} holds comes from storage: {peer.trouble}" for peer in away)

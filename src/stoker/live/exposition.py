@@ -6,6 +6,7 @@ its name, dataset, and what tells it apart from others of that name.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from stoker.live.groups import GroupView, Key
 from stoker.live.record import Seen
@@ -68,10 +69,55 @@ _GROUPS: tuple[tuple[str, str, str, Callable[[GroupView], float]], ...] = (
 )
 
 
+class Peer(Protocol):
+    """Another host whose cache is asked, as this host's keeper sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its address."""
+
+    @property
+    def held(self) -> int:
+        """Items that it has told of."""
+
+    @property
+    def given(self) -> int:
+        """Items that came from it."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that came from it."""
+
+    @property
+    def late(self) -> int:
+        """Answers that were not waited for."""
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it is not asked now, because it was late."""
+
+
+_PEERS: tuple[tuple[str, str, str, Callable[[Peer], float]], ...] = (
+    ("hits_total", "counter", "Items that came from this host's cache.", lambda peer: peer.given),
+    ("received_bytes_total", "counter", "Bytes that came from there.", lambda peer: peer.bytes),
+    ("late_answers_total", "counter", "Answers of it that were not waited for any more.", lambda peer: peer.late),
+    ("held_items", "gauge", "Items that it holds, as far as it has told.", lambda peer: peer.held),
+    ("suspect", "gauge", "1 while it is not asked because it was late.", lambda peer: int(peer.is_suspect)),
+)
+
+
 def expose(
-    loaders: Iterable[Seen], at: float, wall: float, version: str, groups: Mapping[Key, GroupView] | None = None
+    loaders: Iterable[Seen],
+    at: float,
+    wall: float,
+    version: str,
+    groups: Mapping[Key, GroupView] | None = None,
+    peers: Sequence[tuple[int, Peer]] = (),
 ) -> str:
-    """All loaders and their groups; `at` is now on the monotonic clock, `wall` is now as Unix time."""
+    """All loaders, their groups, and other hosts by the pid of the keeper that asks them.
+
+    `at` is now on the monotonic clock, `wall` is now as Unix time.
+    """
     groups = groups or {}
     seen = sorted(loaders, key=lambda one: (one.facts.script, one.facts.pid, one.facts.number))
     lines = _family("stoker_build_info", "gauge", "Version of stoker.", [(_labels({"version": version}), 1)])
@@ -89,6 +135,9 @@ def expose(
     labels = {key: _labels({"group": key[0], "dataset": datasets[key], "stream": key[1]}) for key in groups}
     for name, kind, text, of in _GROUPS:
         lines += _family(f"stoker_group_{name}", kind, text, [(labels[key], of(group)) for key, group in groups.items()])
+    for name, kind, text, count_of in _PEERS:
+        found = [(_labels({"peer": peer.name, "keeper": str(pid)}), count_of(peer)) for pid, peer in peers]
+        lines += _family(f"stoker_peer_{name}", kind, text, found)
     return "\n".join(lines) + "\n"
 
 

@@ -22,12 +22,15 @@ class Agenda:
         iterations: int,
         phase_s: float,
         deadline: float,
+        peers: str = "",
         tell: Callable[[str, float], None],
         save: Callable[[], None],
     ) -> None:
         self.found = found
         self.ranks = AnalysedRanks()
         self.iterations, self.phase_s, self.deadline = iterations, phase_s, deadline
+        self.peers = peers
+        """Hosts whose caches are measured, too, as HOST:PORT,..."""
         self.save = save
         """Called after every change of `found`."""
         self.step = ""

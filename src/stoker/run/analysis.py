@@ -179,6 +179,7 @@ class Analysis:
                 self._found,
                 iterations=self._settings["iterations"],
                 phase_s=self._settings["phase_s"],
+                peers=self._settings["peers"],
                 deadline=self._began + self._settings["limit_s"],
                 tell=self._tell,
                 save=self._save,

@@ -51,6 +51,8 @@ class Measured:
     storage: dict[int, Series] = field(default_factory=dict)
     storage_rested: float = 0.0
     cache: float = 0.0
+    peer: float = 0.0
+    """Samples per second from other hosts; 0 is unknown."""
     cached: Series = field(default_factory=Series)
     cold: Series = field(default_factory=Series)
     cached_part: float = 0.0

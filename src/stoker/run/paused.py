@@ -4,11 +4,14 @@ This is done once: when the script pauses the loop to validate, or when the phas
 are warm.
 """
 
+import random
 import time
 from typing import Any
 
+from stoker.cache.roots import roots_of
 from stoker.host.cores import usable_cores
 from stoker.measure import files
+from stoker.run.afar import peer_rate
 from stoker.run.agenda import Agenda
 from stoker.run.preparing import Preparing
 from stoker.run.reading import Reading
@@ -17,6 +20,7 @@ from stoker.run.subject import SampleIds, Subject
 _MOST_SAMPLES = 20_000
 _IN_MEMORY = 0.99
 _COLD = 0.05
+_NEVER_S = 1e9
 _RESERVED = 0.4
 """The part of all time that is kept for the loop, from measurements that can be done without."""
 
@@ -63,6 +67,20 @@ class Paused:
             agenda.finish("storage")
         elif storage.is_files:
             files.warm(paths)
+        if agenda.peers and storage.is_files and agenda.has_time_for("peers", _RESERVED):
+            self._measure_peers(ids)
+            agenda.finish("peers")
+
+    def _measure_peers(self, ids: SampleIds) -> None:
+        found, agenda, subject = self._found, self._agenda, self._subject
+        agenda.say("reading from other hosts")
+        some = list(subject.storage.paths(random.Random(0).sample(ids, len(ids))))
+        readers = max(1, subject.workers)
+        rate, trouble = peer_rate(agenda.peers, some, roots_of(subject.dataset), readers, agenda.phase_s / 2)
+        slowest_s = agenda.ranks.largest(1 / rate if rate else _NEVER_S)
+        found.peer = 1 / slowest_s if slowest_s < _NEVER_S else 0.0
+        if trouble:
+            found.note(f"other hosts{'' if rate else ' were not measured'}: {trouble}")
 
     def _describe(self, ids: SampleIds) -> None:
         """Describe the dataset's size, from these samples or from all."""

@@ -35,6 +35,7 @@ def profile_of(found: Measured, script: str) -> Profile:
         loop_cores=min(found.loop_cores, found.cores),
         handover=_handover(found),
         spread=found.spread,
+        peer=found.peer,
     )
     share = Share(cached=found.cached_part, threads=found.threads)
     if found.cached.times:

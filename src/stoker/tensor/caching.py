@@ -96,7 +96,9 @@ class Caching:
 
     def warn_if_useless(self, meter: Meter) -> None:
         """At the end of an epoch: warn once if no file came through the cache."""
-        if self.reads is None or not self._intercepts or self._has_warned or meter.hits + meter.misses + meter.faults:
+        if self.reads is None or not self._intercepts or self._has_warned:
+            return
+        if meter.hits + meter.misses + meter.hits_peer + meter.faults:
             return
         self._has_warned = True
         warnings.warn(

@@ -9,7 +9,7 @@ from stoker.errors import ConfigError
 Address = tuple[str, int]
 
 
-def parse_addresses(text: str) -> list[Address]:
+def parse_addresses(text: str, least: int = 2) -> list[Address]:
     """The addresses in `HOST:PORT,HOST:PORT`. Raises ConfigError."""
     found: list[Address] = []
     for part in text.split(","):
@@ -17,7 +17,7 @@ def parse_addresses(text: str) -> list[Address]:
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
             raise ConfigError(f"peers are named as HOST:PORT,HOST:PORT, not {part.strip()!r}")
         found.append((host.strip("[]"), int(port)))
-    if len(found) < 2 or len(set(found)) < len(found):
+    if len(set(found)) < max(least, len(found)):
         raise ConfigError(f"peers={text!r} must name every host once, this one among them, and so at least two")
     return found
 

@@ -5,8 +5,9 @@ checked: hosts are often given as addresses, and the secret has to be known besi
 hosts alone.
 """
 
+import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,11 @@ class Tls:
     certificate: Path
     key: Path
     authority: Path
+
+    @property
+    def files(self) -> list[str]:
+        """All of them, as `from_files` takes them in another process."""
+        return [str(self.certificate), str(self.key), str(self.authority)]
 
     def context(self, is_server: bool) -> ssl.SSLContext:
         """What wraps the sockets of one side. Raises ConfigError."""
@@ -39,11 +45,16 @@ class Tls:
         return context
 
 
-def from_environment(environment: Mapping[str, str]) -> Tls | None:
+def from_environment(environment: Mapping[str, str] = os.environ) -> Tls | None:
     """TLS as the environment asks for it; None if it does not. Raises ConfigError if only a part is named."""
     paths = [environment.get(variable, "") for variable in VARIABLES]
     if not any(paths):
         return None
     if not all(paths):
         raise ConfigError(f"TLS needs all of {', '.join(VARIABLES)}")
-    return Tls(*map(Path, paths))
+    return Tls(*(Path(os.path.abspath(path)) for path in paths))
+
+
+def from_files(files: Sequence[str]) -> Tls | None:
+    """TLS with the files that another process names (`Tls.files`); None if it names none."""
+    return Tls(*map(Path, files)) if files else None
