@@ -17,7 +17,8 @@ from stoker.wire.channel import Channel
 from stoker.wire.frames import Header, Kind, pack_get
 from stoker.wire.link import connect
 from stoker.wire.peer import Peer
-from stoker.wire.server import WAITING, Server
+from stoker.wire.reception import WAITING
+from stoker.wire.server import Server
 from stoker.wire.streams import PlainStream
 
 
