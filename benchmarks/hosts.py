@@ -7,7 +7,7 @@
 
 Links are as fast as the machine, unless `limit_link` is called. A disk is a read-only loop device over one image, with a
 page cache of its own; `limit_disk` sets its rate. Needs root, `ip`, `tc`, `losetup` and mkfs.ext4; the rate of disks
-needs the blkio controller of cgroup v1. Everything is gone when the context ends.
+and cores need the controllers of cgroup v1. Everything is gone when the context ends.
 """
 
 import contextlib
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 TOOLS = ["ip", "tc", "losetup", "mkfs.ext4", "debugfs", "unshare", "nsenter"]
-_BLKIO = Path("/sys/fs/cgroup/blkio")
+_BLKIO, _CPU = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup/cpu")
+_PERIOD_US = 10_000
 _SECTOR = 512
 
 # The first process of a host: it prepares the place, says so, and stays until it is killed.
@@ -51,7 +52,7 @@ class Host:
         self._first = first
         children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
         self.pid = int(children[0])
-        self._group: Path | None = None
+        self._groups: list[Path] = []
         self._started: list[subprocess.Popen[str]] = []
 
     def command(self, words: Sequence[str | Path]) -> list[str]:
@@ -61,21 +62,25 @@ class Host:
 
     def start(self, words: Sequence[str | Path], **options: Any) -> "subprocess.Popen[str]":
         """Start a command. Its standard output can be read, unless the options say otherwise."""
-        group = self._group
-
-        def join() -> None:
-            if group is not None:
-                (group / "cgroup.procs").write_text("0")
-
-        wanted: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": join} | options
+        wanted: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": self._join} | options
         process: subprocess.Popen[str] = subprocess.Popen(self.command(words), **wanted)
         self._started.append(process)
         return process
 
     def run(self, words: Sequence[str | Path], **options: Any) -> str:
         """Run a command to its end, and return what it printed. Raises if it fails."""
-        options = {"check": True, "stdout": subprocess.PIPE, "text": True} | options
-        return str(subprocess.run(self.command(words), **options).stdout)
+        wanted: dict[str, Any] = {
+            "check": True,
+            "stdout": subprocess.PIPE,
+            "text": True,
+            "preexec_fn": self._join,
+        } | options
+        return str(subprocess.run(self.command(words), **wanted).stdout)
+
+    def _join(self) -> None:
+        """Be limited as the host is. Called in a new process."""
+        for group in self._groups:
+            (group / "cgroup.procs").write_text("0")
 
     def pids(self) -> list[int]:
         """The processes of this host but its first, as this machine numbers them."""
@@ -89,11 +94,22 @@ class Host:
     def limit_disk(self, bytes_per_s: int) -> None:
         """Limit what commands that are started from now on read from this host's disk."""
         number = os.stat(self.device).st_rdev
-        group = _BLKIO / f"stoker-{os.getpid()}-{self.name}"
-        group.mkdir(exist_ok=True)
+        group = self._group_of(_BLKIO)
         rate = f"{os.major(number)}:{os.minor(number)} {bytes_per_s}"
         (group / "blkio.throttle.read_bps_device").write_text(rate)
-        self._group = group
+
+    def limit_cores(self, cores: float) -> None:
+        """Limit the processor time of commands that are started from now on, all together."""
+        group = self._group_of(_CPU)
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(int(cores * _PERIOD_US)))
+
+    def _group_of(self, controller: Path) -> Path:
+        group = controller / f"stoker-{os.getpid()}-{self.name}"
+        group.mkdir(exist_ok=True)
+        if group not in self._groups:
+            self._groups.append(group)
+        return group
 
     def limit_link(self, bits_per_s: int) -> None:
         """Limit what this host sends."""
@@ -114,9 +130,9 @@ class Host:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-        if self._group is not None:
+        for group in self._groups:
             with contextlib.suppress(OSError):
-                self._group.rmdir()
+                group.rmdir()
 
 
 def _processes(first: int) -> list[int]:

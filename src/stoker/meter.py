@@ -53,6 +53,8 @@ class LoaderStats:
     """Samples that came from the caches of other hosts."""
     bytes_peer: int = 0
     """Bytes that came from the caches of other hosts."""
+    remote: int = 0
+    """Samples that were prepared on other hosts."""
     group: Any = None
     """The group that batches are shared with, if any."""
 
@@ -149,7 +151,7 @@ class Meter:
         self.wait_s = self.prep_s = self.first_batch_s = 0.0
         self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
         self.fetch_s = 0.0
-        self.helped = self.read_ahead = self.hits_peer = self.bytes_peer = 0
+        self.helped = self.remote = self.read_ahead = self.hits_peer = self.bytes_peer = 0
         self.began_at = 0.0  # when the loader was first iterated
         self.has_warned = False
         self.group = ""  # that it reads in
@@ -170,9 +172,10 @@ class Meter:
             self.has_warned = True
             warnings.warn(f"{fault}; what it does not give is read from storage", stacklevel=2)
 
-    def help(self) -> None:
-        """A worker of another rank has made a batch."""
-        self.helped += 1
+    def help(self, remote: int) -> None:
+        """A worker of another rank has made a batch, or one of another host, of so many samples."""
+        self.helped += not remote
+        self.remote += remote
 
     def stats(self) -> LoaderStats:
         """The counters as they are now."""
@@ -193,6 +196,7 @@ class Meter:
             read_ahead=self.read_ahead,
             hits_peer=self.hits_peer,
             bytes_peer=self.bytes_peer,
+            remote=self.remote,
         )
 
 

@@ -18,6 +18,9 @@ group = "search-7"         # prepare batches once for all jobs of this name
 share = true               # workers of all ranks of a job on this host help each other
 reading = 8                # threads of this host that read ahead for the queued batches of all ranks; 0 for none
 move = true                # whether they go where they are needed most
+[offload]
+address = "tcp://a:7100"   # where workers on other hosts dial this one
+ratio = 0.5                # the part of all batches that they make at most
 [checkpoint]
 overhead = 0.03
 """
@@ -46,6 +49,7 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "tiers": {"peers": ("peers", str)},
     "share": {"group": ("group", str)},
     "ranks": {"share": ("share_ranks", bool), "reading": ("readers", int), "move": ("move_readers", bool)},
+    "offload": {"address": ("offload", str), "ratio": ("offload_ratio", float)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -66,6 +70,8 @@ class Plan:
     share_ranks: bool | None = None
     readers: int | None = None
     move_readers: bool | None = None
+    offload: str | None = None
+    offload_ratio: float | None = None
     overhead: float | None = None
 
     @classmethod
@@ -111,6 +117,8 @@ class Plan:
             raise ConfigError(f"the cache policy must be one of {', '.join(CACHE_POLICIES)}, not {plan.cache_policy!r}")
         if plan.readers is not None and not 0 <= plan.readers <= MOST_READERS:
             raise ConfigError(f"reading must be from 0 to {MOST_READERS} threads")
+        if plan.offload_ratio is not None and not 0 <= plan.offload_ratio <= 1:
+            raise ConfigError("the ratio of what is offloaded is a number from 0 to 1")
         if plan.overhead is not None and not 0 < plan.overhead < 1:
             raise ConfigError("overhead is a fraction between 0 and 1")
         return plan

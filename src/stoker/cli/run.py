@@ -53,6 +53,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "draw need --seed (docs/ranks.md)",
     )
     parser.add_argument(
+        "--offload",
+        metavar="tcp://HOST:PORT",
+        help="let workers on other hosts prepare a part of the batches: they dial this address of this host, and share a "
+        "secret with it (`stoker worker`, docs/offload.md); datasets that draw need --seed",
+    )
+    parser.add_argument(
         "--checkpoint",
         metavar="DIR",
         help="save models, optimizers, schedulers and the training loader there by itself, and go on from there when the "
@@ -90,6 +96,11 @@ def run(options: argparse.Namespace) -> int:
         plan = replace(plan, seed=options.seed)
     if options.ranks is not None:
         plan = replace(plan, share_ranks=True)
+    if options.offload is not None:
+        from stoker.remote.address import check
+
+        check(options.offload)
+        plan = replace(plan, offload=options.offload)
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
     if options.restart_args is not None and options.checkpoint is None:

@@ -16,6 +16,7 @@ from stoker.tensor.caching import Caching
 from stoker.tensor.leaves import HereCollate
 
 if TYPE_CHECKING:
+    from stoker.feed.offloading import Relaying
     from stoker.live.record import Record
 
 
@@ -33,6 +34,7 @@ class Here:
         self._caching: Caching | None = None
         self._ahead: Ahead | None = None
         self._teller = 0
+        self._relaying: Relaying | None = None
         self._member: Membership | None = None
         self._copies: Outbox | None = None
         self._record: Record | None = None
@@ -53,6 +55,17 @@ class Here:
             self._teller, self._ahead = os.getpid(), ahead_of(self._loader())
             self.caching.staging = None if self._ahead is None else self._ahead.staging
         return self._ahead
+
+    def relay(self, job: str, duty: Any) -> None:
+        """See that workers on other hosts can take this loader's works, which have the name of a job."""
+        from stoker.feed.offloading import relay_for  # what is not asked for is not loaded
+
+        self._relaying = relay_for(self._loader(), job, duty, self._relaying)
+
+    @property
+    def relaying(self) -> "Relaying | None":
+        """The relay that this process has started, if any."""
+        return self._relaying
 
     @property
     def member(self) -> Membership:
@@ -94,6 +107,8 @@ class Here:
             self._member.close()
         for iterator in list(self.iterators):
             iterator.close()
+        if self._relaying is not None:
+            self._relaying.close()
         if self._record is not None:
             self._record.close()
         if self._ahead is not None:

@@ -104,6 +104,8 @@ def _process_pool(loader: Any, maker: Callable[[], Maker], job: str | None, iter
     try:
         is_unchanged = None if loader._by_position else partial(sharing.is_unchanged, loader.collate_fn, job)
         folder, helped = sharing.folder(), loader._meter.help
+        if loader.offload is not None:
+            loader.here.relay(job, parts[0])
         return SharedPool(*parts, folder, job, helped, pins=iterator.pins, is_unchanged=is_unchanged)
     except offers.NotOfferedError as error:
         sharing.say(loader, str(error))

@@ -35,6 +35,9 @@ class Options:
     group_patience_s: float | None
     ranks: str | None = None
     peers: str | None = None
+    offload: str | None = None
+    offload_ratio: float | None = None
+    """The part of all batches that other hosts may prepare at most. Only a plan says it."""
     readers: int | None = None
     """Readers of the host's keeper; None: as many as are usual. Only a plan says it."""
     moves_readers: bool | None = None
@@ -49,13 +52,16 @@ class Options:
         plan = self.plan if isinstance(self.plan, Plan) else default_plan if self.plan is None else Plan.load(self.plan)
         if is_wanted() and expected.difference() is not None:
             expected.fall_back(self._asked())
-            plan = replace(plan, workers=None, cache_bytes=None, group=None, seed=None, share_ranks=None, peers=None)
+            plan = replace(
+                plan, workers=None, cache_bytes=None, group=None, seed=None, share_ranks=None, peers=None, offload=None
+            )
         return self._planned(plan, dataset)._checked(dataset)
 
     def _asked(self) -> list[str]:
         """The options that torch's own loader does not have."""
         asked = {"seed=": self.seed is not None, "group=": self.group is not None, "cache=": self.cache is not None}
         asked |= {"ranks='shared'": self.ranks == "shared", "peers=": self.peers is not None}
+        asked["offload="] = self.offload is not None
         return [name for name, is_asked in (asked | {"workers='threads'": self.workers == "threads"}).items() if is_asked]
 
     def _planned(self, plan: Plan, dataset: Any) -> "Options":
@@ -79,6 +85,14 @@ class Options:
             found["ranks"] = "shared"
         if plan.peers is not None and is_open("peers", None) and (self.cache or plan.cache_bytes):
             found["peers"] = plan.peers
+        if (
+            plan.offload is not None
+            and is_open("offload", None)
+            and found.get("num_workers", self.num_workers)
+            and not streams
+        ):
+            found["offload"] = plan.offload
+        found["offload_ratio"] = plan.offload_ratio
         found |= {"readers": plan.readers, "moves_readers": plan.move_readers}
         if plan.group is not None and is_open("group", None) and not streams:
             found["group"] = plan.group
@@ -111,6 +125,14 @@ class Options:
             self._check_peers()
             if self.peers == "auto" and ranks.hosts() == 1:
                 checked = replace(checked, peers=None)
+        if self.offload is not None:
+            from stoker.remote import address
+
+            address.check(self.offload)
+            if self.group is not None:
+                raise ConfigError(
+                    "offload= does not go with group=: batches of a group are made by its jobs. Leave one out"
+                )
         if self.group is not None:
             self._check_ranks_in_group()
             checked = checked._checked_in_group(dataset)

@@ -32,7 +32,7 @@ def folder() -> Path:
 
 def job_of(loader: Any) -> str | None:
     """What all ranks that may help each other have in common; None if this loader is not to share."""
-    if loader.ranks != "shared":
+    if loader.ranks != "shared" and loader.offload is None:
         return None
     why = _obstacle(loader)
     if why is None:
@@ -59,7 +59,11 @@ def say(loader: Any, why: str) -> None:
     if not loader._told_about_ranks:
         loader._told_about_ranks = True
         if _is_first(f"{launch()} {why}"):
-            warnings.warn(f"ranks='shared': each rank keeps its own workers, because {why}", stacklevel=10)
+            what = "offload=: everything is prepared on this host" if loader.offload else _KEPT
+            warnings.warn(f"{what}, because {why}", stacklevel=10)
+
+
+_KEPT = "ranks='shared': each rank keeps its own workers"
 
 
 _said: list[int] = []
@@ -81,8 +85,10 @@ def _is_first(what: str) -> bool:
 
 def _obstacle(loader: Any) -> str | None:
     """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
-    if not loader.num_workers or _world(loader) == 1:
+    if not loader.num_workers or (_world(loader) == 1 and loader.offload is None):
         return ""
+    if loader.offload is not None and loader.seed is None:
+        return "without a seed a worker's random numbers go on from batch to batch: seed=n (stoker run --seed N)"
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return "a stream has no positions that another rank could begin at"
     if loader.workers != "processes":

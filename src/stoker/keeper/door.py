@@ -27,6 +27,7 @@ from typing import Any
 
 from stoker.host import folders
 from stoker.host.locks import close_lock, open_lock, take
+from stoker.host.sockets import other_end
 
 STATE_BYTES = 64 << 10
 """Room in an entry for what a keeper says of itself."""
@@ -34,7 +35,6 @@ _HEAD = struct.Struct("<QQ")  # the number of the write, and its length; two pla
 _WAITING = 64
 _PATIENCE_S = 0.5
 """Others hold the lock for some milliseconds. One that was suspended meanwhile is not waited for."""
-_CREDENTIALS = struct.Struct("3i")
 _QUIET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -92,7 +92,7 @@ def _connected(place: Path) -> socket.socket | None:
         line = _line()
         try:
             line.connect(_address(state["token"]))
-            if peer(line)[1] == os.getuid():
+            if other_end(line)[1] == os.getuid():
                 return line
         except OSError:  # it has just been killed, or too many come at once
             pass
@@ -150,12 +150,6 @@ def _line() -> socket.socket:
 
 def _address(token: str) -> str:
     return f"\0stoker-keeper-{os.getuid()}-{token}"
-
-
-def peer(line: socket.socket) -> tuple[int, int]:
-    """The pid and the user at the other end of a line."""
-    pid, user, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid, user
 
 
 def _mounts() -> int:

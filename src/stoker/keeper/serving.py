@@ -11,6 +11,7 @@ import signal
 import socket
 from pathlib import Path
 
+from stoker.host.sockets import other_end
 from stoker.keeper import door, messages
 from stoker.keeper.house import House
 from stoker.memory import keep_freed
@@ -70,7 +71,7 @@ class Serving:
             line, _ = self._listening.accept()
         except OSError:
             return
-        pid, user = door.peer(line)
+        pid, user = other_end(line)
         if user != os.getuid():
             line.close()
             return

@@ -8,10 +8,8 @@ raised as they would be without it.
 """
 
 import contextlib
-import os
 import queue
 import socket
-import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 
 from stoker.host import process
 from stoker.host.folders import entries
+from stoker.host.sockets import check_same_user
 from stoker.pool.filling import Reducers
 from stoker.pool.maker import Room
 from stoker.pool.processes import LineExchange, Serving
@@ -264,11 +263,3 @@ def _work(content: bytes) -> Work:
     """The work that a description describes."""
     work = opened(content)[1]
     return work if type(work) is Work else work_of(work)
-
-
-def check_same_user(connection: socket.socket) -> None:
-    """Raise PermissionError unless the process at the other end is this user's."""
-    size = struct.calcsize("3i")
-    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    if user != os.getuid():
-        raise PermissionError(f"user {user} is at the other end of a socket between ranks")

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 
 from stoker.host import forks, process
+from stoker.host.sockets import check_same_user
 from stoker.memory import Memory
-from stoker.pool.helping import SharedServing, check_same_user
+from stoker.pool.helping import SharedServing
 from stoker.pool.in_turn import ServingInTurn
 from stoker.pool.processes import LinePool, LoaderSlots
 from stoker.pool.serving import Duty, Result
@@ -45,12 +46,13 @@ class SharedPool(LinePool):
         slots: LoaderSlots,
         folder: Path,
         job: str,
-        helped: Callable[[], None],
+        helped: Callable[[int], None],
         *,
         pins: bool,
         is_unchanged: Callable[[Any], bool] | None = None,
     ) -> None:
-        """Share with ranks of this job, which have entries in the folder. `helped` is called for each of their batches.
+        """Share with ranks of this job, which have entries in the folder. `helped` is called for each of their batches:
+        with the number of samples if it comes from another host, else with 0.
 
         Without a seed, `is_unchanged` says of a dataset in a worker whether it is as it was before its first batch.
         """
@@ -154,8 +156,8 @@ class SharedPool(LinePool):
     def _open(self, made: Made) -> Any:
         if made.place is None or made.place[0] < self._rows:
             return self._open_own(made)
-        self._helped()
         helper = self._helpers[made.place[0]]
+        self._helped(made.samples if helper.is_remote else 0)
         assert helper.opener is not None
         try:
             return helper.opener.open(made._replace(place=(0, *made.place[1:])))
@@ -192,6 +194,8 @@ class _Helper:
         connection.setblocking(False)
         self.connection = connection
         self.opener: Opener | None = None
+        self.is_remote = False
+        """Whether it hands on what workers on other hosts make."""
         self.row = row
         self.unopened = 0
         """How many of its batches have come and were neither opened nor dropped."""
@@ -227,7 +231,8 @@ class _Helper:
         if self.opener is None:
             if not descriptors or not messages:  # both come with the first bytes, or not at all
                 return None
-            _, prefetch, stride = opened(messages.pop(0))
+            _, prefetch, stride, *rest = opened(messages.pop(0))
+            self.is_remote = bool(rest and rest[0])
             self.opener = self._map(descriptors[0], prefetch, stride)
         return [self._report(opened(message)) for message in messages]
 

@@ -100,6 +100,8 @@ def _end(owner: int, closing: list[Any]) -> None:
         cached += f", {from_peers / looked:.0%} from other hosts".replace("%", " %") if from_peers else ""
         helped = sum(meter.helped for meter in _meters)
         cached += f", {helped:,} batches made by workers of other ranks" if helped else ""
+        remote, samples = (sum(getattr(meter, name) for meter in _meters) for name in ("remote", "samples"))
+        cached += f", {remote / samples:.0%} prepared on other hosts".replace("%", " %") if remote else ""
         by = f"{workers} worker{'' if workers == 1 else 's'}"
         words.insert(0, f"stoker:{rank} {batches:,} batches, {waited_s:.1f} s waiting for data, {by}{cached}")
     if words:

@@ -266,6 +266,16 @@ class OffersSeen:
         makers = self._rows.makers.tolist()
         return makers.count(OWN) >= workers and DONE not in makers
 
+    def are_all_busy(self, workers: int) -> bool:
+        """Whether all workers of the rank have something to do."""
+        return bool(self._rows.makers.tolist().count(OWN) >= workers)
+
+    def give_back_if(self, number: int, name: int) -> None:
+        """Leave a work to the rank's own workers, if the worker with this name still has it."""
+        row = number % self._count
+        if self._rows.number[row] == number and self._rows.maker[row] == name:
+            self._rows.maker[row] = FOR_OWN
+
     def left(self) -> list[int]:
         """Works that an own worker without orders takes up: given back, not begun, or with a worker that is not at work."""
         makers = self._rows.makers.tolist()

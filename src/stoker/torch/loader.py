@@ -47,7 +47,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     """
 
     _options: Options
-    _told_about_threads = _told_about_ranks = False
+    _told_about_threads = _told_about_ranks = _told_about_offload = False
     _draws = False
     """Whether a worker has seen the dataset draw from a default generator."""
 
@@ -87,6 +87,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         group_patience_s: float | None = None,
         ranks: str | None = None,
         peers: str | None = None,
+        offload: str | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
         asked = Options(
@@ -102,6 +103,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             group_patience_s,
             ranks,
             peers=peers,
+            offload=offload,
             plan=plan,
             given=self.__dict__.pop("_given", frozenset()),
         )
@@ -110,7 +112,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.plan, self.workers, self.seed = plan, options.workers, options.seed
         self.cache, self.cache_policy, self.cache_dir = options.cache, options.cache_policy, options.cache_dir
         self.group, self.group_bytes = options.group, options.group_bytes
-        self.group_patience_s, self.ranks, self.peers = options.group_patience_s, options.ranks, options.peers
+        self.group_patience_s, self.ranks = options.group_patience_s, options.ranks
+        self.peers, self.offload = options.peers, options.offload
         self._owner = os.getpid()
         self._meter = Meter()
         self._progress = Progress()

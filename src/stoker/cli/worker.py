@@ -1,0 +1,71 @@
+"""Prepare batches for a training job on another host.
+
+The job listens (`stoker run --offload tcp://HOST:PORT --seed N train.py`), and workers dial it, from any number of hosts,
+before or after it begins. They share a secret with it (STOKER_SECRET_FILE), have the same packages, and see the same
+files. What one of them cannot make, the job makes itself. Ends with Ctrl-C.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from stoker.errors import CommandError
+from stoker.extras import OFFLOAD, TORCH
+from stoker.remote.address import parse_address
+from stoker.wire.secret import shared_secret
+
+_LEAST_S = 1.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument("address", metavar="tcp://HOST:PORT", help="where the job listens")
+    parser.add_argument("-n", "--processes", type=int, metavar="N", help="how many workers (default: one for each core)")
+    parser.add_argument("--once", action="store_true", help="end when the job has ended, instead of waiting for the next")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Keep so many workers running."""
+    parse_address(options.address)
+    TORCH.check()
+    OFFLOAD.check()
+    shared_secret()
+    count = options.processes or len(os.sched_getaffinity(0))
+    if count < 1:
+        raise CommandError("--processes must be 1 or more")
+    command = [sys.executable, "-m", "stoker.remote", options.address]
+    signal.signal(signal.SIGTERM, _interrupt)
+    workers = [subprocess.Popen(command) for _ in range(count)]
+    began = [time.monotonic()] * count
+    try:
+        while workers:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            for number, worker in enumerate(workers):
+                code = worker.poll()
+                if code is None:
+                    continue
+                if code == _REFUSED:
+                    return 1  # it has said why
+                if options.once:
+                    count -= 1
+                    workers[number] = None  # type: ignore[call-overload]
+                    continue
+                time.sleep(max(0.0, _LEAST_S - (time.monotonic() - began[number])))
+                workers[number], began[number] = subprocess.Popen(command), time.monotonic()
+            workers = [worker for worker in workers if worker is not None]
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait()
+    return 0
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+_REFUSED = 3

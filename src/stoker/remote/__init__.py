@@ -1,0 +1,1 @@
+"""Preparation on other hosts: a relay on the trainer's host, and workers elsewhere that dial it."""

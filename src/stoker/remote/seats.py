@@ -1,0 +1,154 @@
+"""A seat: one connection of a remote worker, as the relay serves it. A seat has one work at a time.
+
+A work that is not made in time goes back to the trainer's own workers. That says nothing about the worker: if its batch
+comes after all, it is dropped. A seat whose worker says nothing for long ends, and the worker may take another one.
+"""
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from stoker.memory import Bytes
+from stoker.meter import now
+from stoker.remote import said
+from stoker.remote.ranks import Delivery, Rank
+from stoker.remote.said import Word
+from stoker.remote.versions import difference
+from stoker.wire.channel import Channel
+from stoker.wire.frames import Frame, FrameError
+
+BEGINNING_S = 120.0
+"""Within this a worker imports what the duty needs."""
+_SILENT_S, _SILENT_BATCHES = 5.0, 20
+_LATE_S, _LATE_BATCHES = 0.2, 4
+
+
+class Task(NamedTuple):
+    """A work of a rank."""
+
+    rank: Rank
+    number: int
+    content: bytes
+
+
+class Fields(NamedTuple):
+    """Where in a report its fields are (`pool.work.Made`)."""
+
+    finished: int
+    counts: int
+    place: int
+    pickled: int
+    total: int
+
+
+class Seat:
+    """One connection. `wait` returns a task, or None at the end."""
+
+    def __init__(self, channel: Channel, fields: Fields, wait: Callable[["Seat"], Task | None]) -> None:
+        self._channel, self._fields, self._wait = channel, fields, wait
+        self._deliveries: dict[str, Delivery] = {}
+        self.given = threading.Event()
+        self.task: Task | None = None
+        self.began = 0.0
+        self.batch_s = 0.0
+        """How long a batch takes from here to here."""
+        self.made = self.failed = self.bytes = 0
+
+    def is_late(self) -> bool:
+        """Whether its work takes much longer than others took."""
+        return self.task is not None and now() - self.began > _LATE_S + _LATE_BATCHES * self.batch_s and self.made > 0
+
+    def run(self, versions: dict[str, str], duty: Bytes) -> None:
+        """Serve the worker until it goes, or the relay ends. Raises FrameError and OSError."""
+        joined = said.receive(self._channel, Word.JOIN)
+        if joined is None:
+            return
+        why = difference(versions, _versions(joined))
+        if why:
+            said.send(self._channel, Word.REFUSED, why.encode())
+            return
+        said.send(self._channel, Word.DUTY, said.digest(duty), duty)
+        self._channel.stream.deadline = now() + BEGINNING_S
+        if said.receive(self._channel, Word.READY) is None:
+            return
+        try:
+            while (task := self._wait(self)) is not None:
+                try:
+                    self._do(task)
+                except BaseException:
+                    task.rank.works.give_back(task.number)
+                    raise
+                finally:
+                    self.task = None
+        finally:
+            for delivery in self._deliveries.values():
+                delivery.close()
+
+    def _do(self, task: Task) -> None:
+        self._channel.stream.deadline = now() + max(_SILENT_S, _SILENT_BATCHES * self.batch_s)
+        said.send(self._channel, Word.WORK, task.content)
+        frame = said.receive(self._channel, Word.MADE, Word.FAILED)
+        if frame is None:
+            raise ConnectionResetError("the remote worker has gone")
+        if frame.header.kind == Word.FAILED:
+            self.failed += 1
+            task.rank.works.give_back(task.number)
+            return
+        is_delivered = self._receive(task, frame)
+        took_s = now() - self.began
+        self.batch_s = took_s if not self.made else self.batch_s + (took_s - self.batch_s) / 4
+        self.made += is_delivered
+        self.bytes += frame.header.payload_bytes
+
+    def _receive(self, task: Task, frame: Frame) -> bool:
+        total, made = said.unpack_made(frame)
+        if len(made) != self._fields.total:
+            raise FrameError("not what was made")
+        size = frame.header.payload_bytes
+        delivery = self._delivery(task.rank)
+        room = None if delivery is None else delivery.room(max(1, size))
+        memory = memoryview(bytearray(size)) if room is None else memoryview(room)[:size]  # type: ignore[arg-type]
+        try:
+            self._channel.fill(memory)
+            if not said.is_whole(memory, total, is_pickled=made[self._fields.pickled] is not None):
+                raise FrameError("a batch was damaged on its way")
+            if delivery is None or room is None:
+                task.rank.works.give_back(task.number)
+                return False
+            del memory, room
+            with contextlib.suppress(OSError):  # the rank has gone, and with it its works
+                delivery.deliver(task.number, self._settled(made), self._fields.place)
+            return True
+        finally:
+            if delivery is not None:
+                delivery.abandon()
+
+    def _settled(self, made: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The report with what only this host can say: its clock, and no counts of another host's cache."""
+        fields = list(made)
+        fields[self._fields.finished], fields[self._fields.counts] = now(), None
+        return tuple(fields)
+
+    def _delivery(self, rank: Rank) -> Delivery | None:
+        found = self._deliveries.get(rank.address)
+        if found is None:
+            for address, other in list(self._deliveries.items()):
+                if other.rank.has_gone:
+                    self._deliveries.pop(address).close()
+            try:
+                found = self._deliveries[rank.address] = Delivery(rank)
+            except OSError:
+                return None
+        return found
+
+
+def _versions(frame: Frame) -> dict[str, str]:
+    try:
+        found = json.loads(frame.body)
+    except ValueError as error:
+        raise FrameError("a worker does not say what it runs with") from error
+    if not isinstance(found, dict):
+        raise FrameError("a worker does not say what it runs with")
+    return {str(name): str(version) for name, version in found.items()}

@@ -1,0 +1,182 @@
+"""A worker on another host: it dials the relay of a trainer's host, learns its duty, and makes the batches it is given.
+
+One thread makes batches, this process's first. A thread for each connection waits for works and sends batches, so that one
+is sent while the next is made. A process serves one relay: what a duty leaves behind is not for the next one.
+"""
+
+import contextlib
+import json
+import queue
+import threading
+import time
+from typing import Any, NamedTuple
+
+from stoker import checksum
+from stoker.errors import StokerError
+from stoker.extras import OFFLOAD
+from stoker.memory import keep_freed
+from stoker.meter import Counts
+from stoker.pool.filling import Reducers
+from stoker.pool.serving import Duty
+from stoker.pool.work import Made, Work, work_of
+from stoker.pool.worker import SlotRoom
+from stoker.remote import said
+from stoker.remote.said import Word
+from stoker.remote.seats import BEGINNING_S
+from stoker.remote.versions import versions
+from stoker.slots.area import Area
+from stoker.slots.inbox import Inbox
+from stoker.slots.messages import opened
+from stoker.tensor.leaves import plain_reducers
+from stoker.wire.addresses import Address
+from stoker.wire.channel import Channel
+from stoker.wire.frames import FrameError
+from stoker.wire.handshake import fresh_name
+from stoker.wire.link import connect
+
+CONNECTIONS = 2
+_PATIENCE_S = 60.0
+_CONNECT_S = 5.0
+_AGAIN_S, _MOST_AGAIN_S = 0.1, 2.0
+
+
+class RefusedError(StokerError):
+    """The trainer's host does not want this worker."""
+
+
+class _NoCache:
+    """What a room asks for where there is no cache of the loader's."""
+
+    def take(self) -> Counts | None:
+        """Nothing is counted."""
+        return None
+
+
+class RemoteRoom(SlotRoom):
+    """Slots of this process. They are opened here, and sent."""
+
+    reducers: Reducers = staticmethod(plain_reducers)
+
+    def __init__(self) -> None:
+        super().__init__(Area(1, CONNECTIONS), _NoCache(), alike_everywhere=True)  # type: ignore[arg-type]
+        self.begin(0)
+        self.inbox = Inbox(self.area)
+
+
+class _Given(NamedTuple):
+    """A work, and where its batch has to go."""
+
+    work: Work
+    results: "queue.SimpleQueue[Made | None]"
+
+
+class RemoteWorker:
+    """Serves one relay until it goes."""
+
+    def __init__(self, address: Address, secret: bytes) -> None:
+        self._address, self._secret = address, secret
+        self._works: queue.SimpleQueue[_Given | None] = queue.SimpleQueue()
+        self._name = fresh_name()
+
+    def run(self) -> None:
+        """Work until the relay has gone. Raises OSError if it is not there, RefusedError and ConfigError."""
+        first = self._dial()
+        duty = self._join(first)
+        duty.become_worker(0)
+        maker = duty.begin_or_raise(0)
+        room = RemoteRoom()
+        others = []
+        for _ in range(CONNECTIONS - 1):
+            with contextlib.suppress(OSError):
+                others.append(self._dial())
+                self._join(others[-1], has_duty=True)
+        threads = [
+            threading.Thread(target=self._serve, args=(channel, room), name="stoker-remote", daemon=True)
+            for channel in (first, *others)
+        ]
+        for thread in threads:
+            thread.start()
+        under_way = len(threads)
+        while under_way:
+            given = self._works.get()
+            if given is None:
+                under_way -= 1
+                continue
+            try:
+                given.results.put(maker.make(given.work, room))
+            except Exception:  # an error of the user's dataset: the trainer's own workers will raise it
+                given.results.put(None)
+
+    def _dial(self) -> Channel:
+        return connect(self._address, self._secret, self._name, time.monotonic() + _CONNECT_S, _PATIENCE_S)
+
+    def _join(self, channel: Channel, *, has_duty: bool = False) -> Any:
+        channel.stream.deadline = time.monotonic() + BEGINNING_S
+        said.send(channel, Word.JOIN, json.dumps(versions()).encode())
+        frame = said.receive(channel, Word.DUTY, Word.REFUSED)
+        if frame is None:
+            raise ConnectionResetError("the trainer's host has gone")
+        if frame.header.kind == Word.REFUSED:
+            raise RefusedError(f"{self._address[0]}:{self._address[1]} refuses this worker: {frame.body.decode()}")
+        content = bytearray(frame.header.payload_bytes)
+        channel.fill(memoryview(content))
+        if said.digest(content) != frame.body:
+            raise FrameError("the duty was damaged on its way")
+        duty = None if has_duty else unpickled(bytes(content))
+        said.send(channel, Word.READY)
+        channel.stream.deadline = None
+        return duty
+
+    def _serve(self, channel: Channel, room: RemoteRoom) -> None:
+        results: queue.SimpleQueue[Made | None] = queue.SimpleQueue()
+        try:
+            while (frame := said.receive(channel, Word.WORK)) is not None:
+                work = opened(frame.body)[1]
+                self._works.put(_Given(work if type(work) is Work else work_of(work), results))
+                made = results.get()
+                if made is None or made.place is None or not said.fits(made.place[3]):
+                    if made is not None and made.place is not None:
+                        room.inbox.free(made.place[:2])
+                    said.send(channel, Word.FAILED)
+                else:
+                    _send(channel, made, room.inbox)
+        except (OSError, FrameError):
+            pass  # the trainer's host has gone, or has given this work to another
+        finally:
+            channel.stream.end()
+            self._works.put(None)
+
+
+def _send(channel: Channel, made: Made, inbox: Inbox) -> None:
+    assert made.place is not None
+    row, number, length, used = made.place
+    memory, _ = inbox.open((row, number), length, used)
+    payload = memoryview(memory)[:used]  # type: ignore[arg-type]
+    is_pickled = made.pickled is not None
+    fields = tuple(made._replace(place=None, counts=None))
+    said.send(channel, Word.MADE, said.pack_made(fields, payload, is_pickled=is_pickled), payload)
+
+
+def unpickled(content: bytes) -> Duty:
+    """The duty of a trainer that knows the secret."""
+    OFFLOAD.check()
+    import cloudpickle  # type: ignore[import-untyped]
+
+    duty: Duty = cloudpickle.loads(content)
+    return duty
+
+
+def main(address: Address, secret: bytes) -> None:
+    """Wait for a relay at an address, and serve it until it goes. Raises RefusedError and ConfigError."""
+    keep_freed()
+    checksum.load()
+    pause_s = _AGAIN_S
+    while True:
+        try:
+            RemoteWorker(address, secret).run()
+            return
+        except (FileNotFoundError, ModuleNotFoundError):
+            raise
+        except (OSError, FrameError):  # nobody is there yet
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MOST_AGAIN_S)

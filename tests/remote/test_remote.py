@@ -1,0 +1,191 @@
+"""Batches that workers on other hosts make: the same, each once, whatever becomes of those workers."""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import stoker
+from stoker.remote.versions import difference
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="Linux")
+
+
+class Noisy(Dataset[Any]):
+    """Samples that draw, and take a while."""
+
+    def __init__(self, count: int, seconds: float = 0.0) -> None:
+        self.count, self.seconds = count, seconds
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, dict[str, Any]]:
+        time.sleep(self.seconds)
+        return torch.rand(700) + index, index, {"draw": float(np.random.random()), "name": f"sample {index}"}
+
+
+@pytest.fixture(autouse=True)
+def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "secret"
+    path.write_text(secrets.token_hex(32))
+    path.chmod(0o600)
+    monkeypatch.setenv("STOKER_SECRET_FILE", str(path))
+
+
+@contextlib.contextmanager
+def workers(port: int, count: int = 2, **environment: str) -> Iterator["subprocess.Popen[str]"]:
+    """Worker processes as on another host: relatives of nobody here, found by an address alone."""
+    command = [sys.executable, "-m", "stoker", "worker", f"tcp://127.0.0.1:{port}", "-n", str(count)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | environment)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def loader_of(dataset: Any, port: int | None, **options: Any) -> stoker.DataLoader:
+    offload = {} if port is None else {"offload": f"tcp://127.0.0.1:{port}"}
+    return stoker.DataLoader(dataset, 8, shuffle=True, num_workers=2, seed=3, **offload, **options)
+
+
+def flat(batch: Any) -> list[Any]:
+    tensor, index, rest = batch
+    return [tensor.tolist(), index.tolist(), rest["draw"].tolist(), rest["name"]]
+
+
+def epochs_of(loader: Any, count: int) -> list[list[Any]]:
+    return [[flat(batch) for batch in loader] for _ in range(count)]
+
+
+def until_used(loader: Any, most: int = 200) -> int:
+    """Iterate until workers on other hosts have made something. Returns how many epochs that took."""
+    for epochs in range(1, most):
+        for _ in loader:
+            pass
+        if loader.stats().remote:
+            return epochs
+    raise AssertionError("workers on other hosts have made nothing")
+
+
+def test_batches_are_the_same_wherever_they_are_made() -> None:
+    expected = epochs_of(loader_of(Noisy(96), None), 3)
+    port = free_port()
+    with workers(port), loader_of(Noisy(96, 0.004), port, persistent_workers=True) as loader:
+        found = epochs_of(loader, 3)
+        until_used(loader)
+        assert loader.stats().remote > 0
+    assert found == expected
+
+
+def test_what_cannot_be_made_elsewhere_is_made_here(tmp_path: Path) -> None:
+    marker = tmp_path / "tried"
+
+    class OnThisHost(Noisy):
+        def __getitem__(self, index: int) -> Any:
+            if os.environ.get("THERE"):
+                marker.touch()
+                raise FileNotFoundError("no such file there")
+            return super().__getitem__(index)
+
+    plain, port = loader_of(Noisy(64), None), free_port()
+    with workers(port, THERE="1"), loader_of(OnThisHost(64, 0.004), port, persistent_workers=True) as loader:
+        while not marker.exists():
+            assert epochs_of(loader, 1) == epochs_of(plain, 1)
+        assert epochs_of(loader, 2) == epochs_of(plain, 2)
+        assert loader.stats().remote == 0
+
+
+def remote_processes(command: "subprocess.Popen[str]") -> list[psutil.Process]:
+    return psutil.Process(command.pid).children()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_lost_or_hangs_costs_nothing_but_time(how: signal.Signals) -> None:
+    port = free_port()
+    with workers(port) as command, loader_of(Noisy(160, 0.004), port, persistent_workers=True) as loader:
+        epochs = until_used(loader)
+        found = []
+        for number, batch in enumerate(loader):
+            if number == 4:
+                for process in remote_processes(command):
+                    process.send_signal(how)
+            found.append(flat(batch))
+        for process in remote_processes(command):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
+    again = loader_of(Noisy(160), None)
+    for _ in range(epochs):
+        for _ in again:
+            pass
+    assert found == [flat(batch) for batch in again]
+
+
+def test_workers_come_later_and_the_relay_ends_with_the_loader() -> None:
+    port = free_port()
+    loader = loader_of(Noisy(64, 0.004), port, persistent_workers=True)
+    for _ in loader:
+        pass
+    relay = loader.here.relaying
+    assert relay is not None
+    with workers(port):
+        until_used(loader)
+        loader.close()
+        assert not psutil.pid_exists(relay.pid)
+
+
+def test_versions_that_differ_are_named() -> None:
+    here = {"python": "3.11", "torch": "2.13.0", "pillow": "12"}
+    assert difference(here, dict(here)) == ""
+    there = {"python": "3.11", "torch": "2.12.0"}
+    assert difference(here, there) == "torch 2.12.0 there and 2.13.0 here, pillow is missing there and 12 here"
+
+
+def test_another_secret(tmp_path: Path) -> None:
+    port = free_port()
+    with loader_of(Noisy(64, 0.002), port, persistent_workers=True) as loader:
+        for _ in loader:
+            pass
+        other = tmp_path / "other"
+        other.write_text(secrets.token_hex(32))
+        other.chmod(0o600)
+        with workers(port, 1, STOKER_SECRET_FILE=str(other)) as command:
+            assert command.wait(120) == 1
+            assert command.stderr is not None
+            assert "the secret must be the same on both" in command.stderr.read()
+        for _ in loader:
+            pass
+        assert loader.stats().remote == 0
+
+
+def test_a_dataset_that_draws_needs_a_seed() -> None:
+    loader = stoker.DataLoader(Noisy(16), 4, num_workers=1, offload=f"tcp://127.0.0.1:{free_port()}")
+    with pytest.warns(UserWarning, match="stoker run --seed N"):
+        assert len(list(loader)) == 4
+
+
+@pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5"])
+def test_addresses_that_are_none(address: str) -> None:
+    with pytest.raises(stoker.errors.ConfigError, match="tcp://HOST:PORT"):
+        stoker.DataLoader(Noisy(16), 4, num_workers=1, seed=1, offload=address)
