@@ -43,7 +43,7 @@ def test_storage_is_read_once_and_a_host_that_was_gone_is_asked_again() -> None:
     with job_on(3, 0.36) as job:
         first = job.epoch(0)
         assert first["storage"] == pytest.approx(1, abs=0.02)
-        until(lambda: job.epoch(1)["storage"] == 0)  # an epoch here is shorter than it takes hosts to find each other
+        until(lambda: job.epoch(1)["storage"] == 0)  # on a busy machine hosts may meet later than they wait for each other
         second = job.epoch(2)
         assert second["storage"] == 0
         assert min(second["peers"]) > 0.5

@@ -4,6 +4,7 @@ Each host tells the others what it keeps, soon after it is kept, and asks for ev
 known of others may be wrong; then an item is asked for in vain, and comes from storage.
 """
 
+import contextlib
 import random
 import threading
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.cache.walking import KEY_BYTES
+from stoker.errors import ConfigError
 from stoker.keeper.directory import Directory, Numbers, numbers_of
 from stoker.keeper.giving import Gifts
 from stoker.meter import now
@@ -28,6 +30,8 @@ _LOOK_S = 2.0
 """Workers may keep something by themselves: the stores are looked through this often, or less often if it takes long."""
 _LOOK_PART = 0.05
 _CONNECTIONS = 2
+_MEET_S = 1.0
+"""So long, once, those who ask all hosts wait for hosts that have never been connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,8 @@ class Peering:
         self._is_closed = False
         self._news = threading.Event()
         self._look_at, self._generation = 0.0, 0
+        self._meet_until: float | None = None
+        self._have_met = False
         self._server = Server(own, self._gifts, secret, name=self._name)
         self._neighbours = [
             _Neighbour(Peer(address, secret, name=self._name, connections=_CONNECTIONS)) for address in others
@@ -89,13 +95,41 @@ class Peering:
         """A cache is not used any more."""
         self._gifts.remove(folder)
 
-    def fetch(self, keys: Sequence[bytes], *, asks_all: bool = False) -> list[bytes | None]:
-        """Items from other hosts, or None. With `asks_all`, also those that nobody has told of."""
+    def fetch(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Items from the hosts that should have them, or None."""
         result: list[bytes | None] = [None] * len(keys)
         with self._lock:
             ways = [self._directory.holders(key[:KEY_BYTES]) for key in keys]
-        if asks_all:
-            ways = [hosts or list(range(len(self._neighbours))) for hosts in ways]
+        self._go(ways, keys, result)
+        return result
+
+    def search(self, key: bytes) -> tuple[bytes | None, bool]:
+        """An item from any host, also if nobody has told of it; and whether it is certain that no host has it."""
+        result: list[bytes | None] = [None]
+        self._meet()
+        with self._lock:
+            holders = self._directory.holders(key[:KEY_BYTES])
+        others = [host for host in range(len(self._neighbours)) if host not in holders]
+        answered = self._go([holders], [key], result)
+        if result[0] is None:
+            answered += self._go([others], [key], result)
+        return result[0], result[0] is None and answered == len(self._neighbours)
+
+    def _meet(self) -> None:
+        """Hosts of a job start at about the same time. At most once, those who need all of them wait a little."""
+        if self._have_met:
+            return
+        if self._meet_until is None:
+            self._meet_until = now() + _MEET_S
+        for neighbour in self._neighbours:
+            if not neighbour.peer.stats().connected:
+                with contextlib.suppress(ConfigError, OSError):
+                    neighbour.peer.greet(max(0.0, self._meet_until - now()))
+        self._have_met = True
+
+    def _go(self, ways: list[list[int]], keys: Sequence[bytes], result: list[bytes | None]) -> int:
+        """Ask hosts for items, one host after the other for each item. Returns how many requests were answered in full."""
+        answered = 0
         while True:
             asked: dict[int, list[int]] = {}
             for position, ways_left in enumerate(ways):
@@ -107,10 +141,11 @@ class Peering:
                 else:
                     ways_left.clear()
             if not asked:
-                return result
-            self._ask(asked, keys, result)
+                return answered
+            answered += self._ask(asked, keys, result)
 
-    def _ask(self, asked: dict[int, list[int]], keys: Sequence[bytes], result: list[bytes | None]) -> None:
+    def _ask(self, asked: dict[int, list[int]], keys: Sequence[bytes], result: list[bytes | None]) -> int:
+        answered = 0
         requests = [
             (host, positions, self._neighbours[host].peer.ask([keys[position][:SHARED_BYTES] for position in positions]))
             for host, positions in asked.items()
@@ -120,10 +155,13 @@ class Peering:
                 for position, payload in zip(positions, answer.payloads, strict=True):
                     result[position] = None if payload is None else bytes(payload)
                 absent = [place for place in range(len(positions)) if place not in answer.later]
-            if self._neighbours[host].peer.is_usable:
+                is_answered = not answer.is_missing
+                answered += is_answered and not answer.later and not answer.damaged
+            if is_answered:
                 gone = [keys[positions[place]][:KEY_BYTES] for place in absent if result[positions[place]] is None]
                 with self._lock:
                     self._directory.told(host, [], gone)
+        return answered
 
     def kept(self, keys: Sequence[bytes]) -> None:
         """This host keeps items that no other host holds, as far as it knows: others may ask for them."""
