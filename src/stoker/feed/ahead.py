@@ -14,6 +14,7 @@ import numpy as np
 import torch.utils.data
 
 from stoker.cache.staging import Staging
+from stoker.feed.foretold import Foretold
 from stoker.feed.tables import paths_of
 from stoker.host import ranks
 from stoker.host.headroom import headroom_bytes
@@ -23,6 +24,7 @@ from stoker.keeper.table import write_table
 from stoker.keeper.view import keepers
 from stoker.plan import READERS
 from stoker.pool.work import Work
+from stoker.wire.addresses import parse_addresses
 from stoker.wire.secret import VARIABLE
 
 _STAGING_BYTES = 256 << 20
@@ -37,8 +39,18 @@ _UNKNOWN = ["", ""]
 class Ahead:
     """A loader's hints. Works are numbered from the first that this loader ever ordered."""
 
-    def __init__(self, line: Line, loader: int, staging: Staging, table: int, meter: Any, folder: str, peers: str) -> None:
-        self.staging = staging
+    def __init__(
+        self,
+        line: Line,
+        loader: int,
+        staging: Staging,
+        table: int,
+        meter: Any,
+        folder: str,
+        peers: str,
+        foretold: Foretold | None = None,
+    ) -> None:
+        self.staging, self._foretold = staging, foretold
         self._folder, self._peers = folder, peers
         self._line, self._loader, self._meter = line, loader, meter
         self._sent = self._taken = 0
@@ -49,7 +61,7 @@ class Ahead:
     def over(self) -> None:
         """An epoch is over, or another one begins: what was ordered before is not wanted any more."""
         if self._is_told:
-            self._line.over(self._loader)
+            self._line.over(self._loader, self._taken)
             self._is_told = False
             if self._peers:
                 self._say_if_peers_cannot_be_used()
@@ -74,6 +86,8 @@ class Ahead:
         except Exception:  # of the user's: indices may be anything
             content = b""
         if content:
+            if not self._is_told and self._foretold is not None and self._foretold.orders is not None:
+                self._line.epoch(self._loader, self._foretold.begin(self._foretold.orders))
             self._is_told = True
             self._line.queued(self._loader, self._sent, self._taken, self._meter.wait_s, content)
         self._sent += 1
@@ -115,6 +129,11 @@ def ahead_of(loader: Any) -> Ahead | None:
     table = write_table(paths)
     if table is None:
         return None
+    foretold, descriptors = None, [staging.memory.descriptor, table]
+    if loader.peers and loader.cache_policy == "reuse-distance":
+        foretold = Foretold(loader.sampler, len(parse_addresses(loader.peers)))
+        if foretold.orders is not None:
+            descriptors.append(foretold.orders.memory.descriptor)
     document = {
         "folder": str(cache.folder),
         "roots": _roots(loader),
@@ -124,11 +143,12 @@ def ahead_of(loader: Any) -> Ahead | None:
         "governed": _is_governed(loader),
         "rank": ranks.rank(),
         "peers": loader.peers or "",
+        "reuse": {} if foretold is None else foretold.document() | {"capacity": loader.cache},
         "secret": os.path.abspath(os.environ[VARIABLE]) if loader.peers else "",
     }
     line = client.line()
-    number = line.join(document, [staging.memory.descriptor, table])
-    return Ahead(line, number, staging, table, loader._meter, str(cache.folder), loader.peers or "")
+    number = line.join(document, descriptors)
+    return Ahead(line, number, staging, table, loader._meter, str(cache.folder), loader.peers or "", foretold)
 
 
 def _leave(line: Line, number: int, table: int, memory: Any) -> None:

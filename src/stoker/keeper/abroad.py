@@ -56,7 +56,7 @@ class Abroad:
             return None
         self._trouble.pop((peers, folder), None)
         self._peerings[name] = peering, users + 1
-        peering.give(folder)
+        peering.give(folder, is_ruled=bool(about["reuse"]))
         return Far(peering, table, roots)
 
     def _call(self, name: tuple[str, str], roots: tuple[str, ...]) -> None:

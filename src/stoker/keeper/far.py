@@ -37,6 +37,7 @@ class Far:
     def has(self, key: bytes) -> bool:
         """Whether another host should have an item, or may have it."""
         if self.peering.has_elsewhere(key):
+            self._nowhere.discard(key)
             return True
         return not self.is_first_epoch and key not in self._nowhere
 

@@ -8,9 +8,10 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from stoker.cache.walking import KEY_BYTES
 from stoker.errors import ConfigError
@@ -46,11 +47,23 @@ class PeeringStats:
     given_bytes: int
 
 
+class Watcher(Protocol):
+    """Who wants to know what other hosts say and read. Called by several threads; must not wait."""
+
+    def told(self, names: Sequence[bytes]) -> None:
+        """Another host says that it holds these from now on."""
+
+    def given(self, names: Sequence[bytes]) -> None:
+        """Another host has read these from here."""
+
+
 class _Neighbour:
     """Another host, and what it has not been told yet."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
+        self.number: int | None = None
+        """Among the hosts of the job, once it has said so."""
         self.connections_seen = 0
         self.held: dict[bytes, bool] = {}
         """Names to be told: whether each is held, or has gone."""
@@ -65,7 +78,9 @@ class Peering:
         self._name = fresh_name()
         self._lock = threading.Lock()
         self._directory = Directory(len(others))
-        self._gifts = Gifts(hear=self._hear)
+        self._gifts = Gifts(hear=self._hear, given=self._gave)
+        self._watchers: list[Watcher] = []
+        self._number = 0
         self._names: set[bytes] = set()
         self._copies: set[bytes] = set()
         self._is_closed = False
@@ -85,9 +100,9 @@ class Peering:
         """Where this host is asked."""
         return self._server.address
 
-    def give(self, folder: Path) -> None:
-        """Give what is in a cache, from now on. Raises OSError."""
-        self._gifts.add(folder)
+    def give(self, folder: Path, *, is_ruled: bool = False) -> None:
+        """Give what is in a cache, from now on. If it is ruled, others know only what `say` tells. Raises OSError."""
+        self._gifts.add(folder, is_ruled=is_ruled)
         self._look_at = 0.0
         self._news.set()
 
@@ -175,9 +190,31 @@ class Peering:
     def _note(self, names: Sequence[bytes], *, is_held: bool) -> None:
         with self._lock:
             (self._names.update if is_held else self._names.difference_update)(names)
-            for neighbour in self._neighbours:
-                neighbour.held |= dict.fromkeys(names, is_held)
-        self._news.set()
+        self.say(*((names, ()) if is_held else ((), names)))
+
+    def say(self, held: Iterable[bytes], gone: Iterable[bytes]) -> None:
+        """Tell the others which names this host holds from now on, and which not."""
+        news = dict.fromkeys(gone, False) | dict.fromkeys(held, True)
+        if news:
+            with self._lock:
+                for neighbour in self._neighbours:
+                    neighbour.held |= news
+            self._news.set()
+
+    def watch(self, watcher: Watcher, number: int) -> None:
+        """Tell somebody what others say and read from now on, and the others this host's number, from 0 on."""
+        self._number = number + 1
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell it nothing more."""
+        self._watchers = [other for other in self._watchers if other is not watcher]
+
+    def listed_host(self, name: bytes) -> int | None:
+        """The number of a host that should have an item, if there is one that has said its number."""
+        with self._lock:
+            numbers = [self._neighbours[host].number for host in self._directory.holders(name)]
+        return next((number for number in numbers if number is not None), None)
 
     def has_elsewhere(self, key: bytes) -> bool:
         """Whether another host should have an item."""
@@ -196,6 +233,14 @@ class Peering:
                     self._directory.told(host, told.held, told.gone)
                     if neighbour.heard is not None:
                         neighbour.heard.append(told)
+                    if told.number:
+                        neighbour.number = told.number - 1
+                for watcher in self._watchers if told.held else ():
+                    watcher.told(told.held)
+
+    def _gave(self, names: list[bytes]) -> None:
+        for watcher in self._watchers:
+            watcher.given(names)
 
     def _tell_and_ask(self) -> None:
         while not self._is_closed:
@@ -212,7 +257,8 @@ class Peering:
             held, neighbour.held = neighbour.held, {}
         if not held:
             return
-        told = Told(0, [name for name, is_held in held.items() if is_held], [name for name in held if not held[name]])
+        names = [name for name in held if held[name]], [name for name in held if not held[name]]
+        told = Told(self._number, *names)
         if not neighbour.peer.is_usable or not neighbour.peer.tell(told):
             with self._lock:
                 neighbour.held = held | neighbour.held
