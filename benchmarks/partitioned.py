@@ -64,10 +64,11 @@ def drop_from_page_cache(path: str) -> None:
 
 def be_a_host(asked: dict[str, Any]) -> None:
     """One host's part: an epoch whenever a line comes in, and a line about it."""
-    folder = dataset = Folder(asked["data"], are_pictures=asked["pictures"])
+    folder = Folder(asked["data"], are_pictures=asked["pictures"])
+    dataset: Dataset[Any] = folder
     if asked["policy"] != "keep-first" and not asked["peers"]:  # a host for itself knows its order by a seed
         dataset = stoker.Dataset([path for path, _ in folder.samples], checksum_of)
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, asked["hosts"], asked["number"], seed=7)
+    sampler: DistributedSampler[Any] = DistributedSampler(folder, asked["hosts"], asked["number"], seed=7)
     options: dict[str, Any] = {"cache": asked["cache"]} if asked["cache"] else {}
     if asked["peers"]:
         options["peers"] = asked["peers"]

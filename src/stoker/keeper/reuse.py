@@ -32,6 +32,7 @@ from stoker.keeper.directory import NUMBER_BYTES
 from stoker.keeper.orders import Orders
 from stoker.keeper.peering import Peering
 from stoker.keeper.table import Table
+from stoker.memory import Bytes
 from stoker.sealed import payload_bytes
 from stoker.source.files import shared_file_key
 
@@ -115,9 +116,13 @@ class Reuse:
         """What lies in the store from before is listed here, as far as it is of these samples."""
         after = bytes(KEY_BYTES)
         while names := self._store.names(after, _AT_ONCE)[1]:
-            sizes: list[list[int]] = []
-            self._store.visit(names, lambda found, to=sizes: to.append([payload_bytes(len(item or b"")) for item in found]))
-            known = dict(zip(names, sizes[0], strict=True))
+            sizes: list[int] = []
+
+            def note(found: Sequence[Bytes | None], sizes: list[int] = sizes) -> None:
+                sizes += [payload_bytes(len(item or b"")) for item in found]
+
+            self._store.visit(names, note)
+            known = dict(zip(names, sizes, strict=True))
             samples = {sample: name for name in names for sample in self._samples([name])}
             too_much = self._cooperation.resume(samples, [known[name] for name in samples.values()])
             kept = {name for sample, name in samples.items() if sample not in too_much}
