@@ -1,8 +1,9 @@
 """What do hosts gain that give each other what their caches hold? Real hosts (see `hosts`), each with a disk of its own.
 
 Every host reads another random share of the data in each epoch, as the ranks of a job do. `storage` is what the disks
-delivered in an epoch by the kernel's count, as a part of the data; `local` and `peers` are what came from the host's own
-cache and from the others'. `seconds` is the slowest host's epoch.
+delivered in an epoch by the kernel's count, as a part of the data in whole blocks; `local` and `peers` are what came from
+the host's own cache and from the others', as parts of what it used. `seconds` is the slowest host's epoch. The last line
+has the second half of the epochs together, and with `--policy reuse-distance` what a replay of the same order finds.
 
     sudo python benchmarks/partitioned.py [--hosts 3] [--cache 0.35] [--files 600] [--disk 20MB/s] [--link 1000] [--jpeg]
 """
@@ -28,6 +29,8 @@ import stoker
 from stoker.units import parse_bytes
 
 PORT = 7001
+_BLOCK = 4096
+"""A disk delivers whole blocks."""
 
 
 class Folder(Dataset[Any]):
@@ -147,7 +150,7 @@ class Job:
         policy: str = "keep-first",
     ) -> None:
         self.hosts, self.files = hosts, sorted(data.rglob("*.bin"))
-        self.bytes = sum(path.stat().st_size for path in self.files)
+        self.bytes = sum(-(-path.stat().st_size // _BLOCK) * _BLOCK for path in self.files)
         self.truth = (
             {}
             if pictures

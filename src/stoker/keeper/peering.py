@@ -62,8 +62,6 @@ class _Neighbour:
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.number: int | None = None
-        """Among the hosts of the job, once it has said so."""
         self.connections_seen = 0
         self.held: dict[bytes, bool] = {}
         """Names to be told: whether each is held, or has gone."""
@@ -81,6 +79,8 @@ class Peering:
         self._gifts = Gifts(hear=self._hear, given=self._gave)
         self._watchers: list[Watcher] = []
         self._number = 0
+        self._numbers: dict[bytes | None, int] = {}
+        """Of other hosts among those of the job, by the names of their processes, as they have said."""
         self._names: set[bytes] = set()
         self._copies: set[bytes] = set()
         self._is_closed = False
@@ -213,7 +213,8 @@ class Peering:
     def listed_host(self, name: bytes) -> int | None:
         """The number of a host that should have an item, if there is one that has said its number."""
         with self._lock:
-            numbers = [self._neighbours[host].number for host in self._directory.holders(name)]
+            hosts = self._directory.holders(name)
+        numbers = [self._numbers.get(self._neighbours[host].peer.other_name) for host in hosts]
         return next((number for number in numbers if number is not None), None)
 
     def has_elsewhere(self, key: bytes) -> bool:
@@ -227,14 +228,14 @@ class Peering:
             return self._directory.covers(numbers_of(self._names), names)
 
     def _hear(self, who: bytes, told: Told) -> None:
+        if told.number:
+            self._numbers[who] = told.number - 1
         for host, neighbour in enumerate(self._neighbours):
             if neighbour.peer.other_name == who:
                 with self._lock:
                     self._directory.told(host, told.held, told.gone)
                     if neighbour.heard is not None:
                         neighbour.heard.append(told)
-                    if told.number:
-                        neighbour.number = told.number - 1
                 for watcher in self._watchers if told.held else ():
                     watcher.told(told.held)
 
