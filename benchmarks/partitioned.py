@@ -29,8 +29,6 @@ import stoker
 from stoker.units import parse_bytes
 
 PORT = 7001
-_BLOCK = 4096
-"""A disk delivers whole blocks."""
 
 
 class Folder(Dataset[Any]):
@@ -150,7 +148,8 @@ class Job:
         policy: str = "keep-first",
     ) -> None:
         self.hosts, self.files = hosts, sorted(data.rglob("*.bin"))
-        self.bytes = sum(-(-path.stat().st_size // _BLOCK) * _BLOCK for path in self.files)
+        block = int(hosts[0].run(["stat", "-f", "-c", "%S", hosts[0].data]))  # a disk delivers whole blocks
+        self.bytes = sum(-(-path.stat().st_size // block) * block for path in self.files)
         self.truth = (
             {}
             if pictures
