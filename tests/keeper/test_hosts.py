@@ -64,6 +64,15 @@ def test_caches_that_hold_a_part_together() -> None:
         assert job.epoch(2)["storage"] == pytest.approx(0.4, abs=0.02)
 
 
+def test_hosts_that_know_the_order_keep_what_they_use_soonest() -> None:
+    with job_on(3, 0.36, policy="reuse-distance") as job:
+        assert job.epoch(0)["storage"] == pytest.approx(1, abs=0.02)
+        until(lambda: job.epoch(1)["storage"] == 0)
+        later = [job.epoch(number) for number in range(2, 8)]
+        assert sum(epoch["storage"] for epoch in later) <= 0.02
+        assert sum(sum(epoch["local"]) for epoch in later) / (3 * len(later)) > 0.42  # keep-first: 0.36
+
+
 @pytest.mark.soak
 def test_peers_killed_stopped_and_cut_off_at_random_moments() -> None:
     chance = random.Random(18)
