@@ -1,8 +1,9 @@
 """What do hosts gain that give each other what their caches hold? Real hosts (see `hosts`), each with a disk of its own.
 
 Every host reads another random share of the data in each epoch, as the ranks of a job do. `storage` is what the disks
-delivered in an epoch by the kernel's count, as a part of the data; `local` and `peers` are what came from the host's own
-cache and from the others'. `seconds` is the slowest host's epoch.
+delivered in an epoch by the kernel's count, as a part of the data in whole blocks; `local` and `peers` are what came from
+the host's own cache and from the others', as parts of what it used. `seconds` is the slowest host's epoch. The last line
+has the second half of the epochs together, and with `--policy reuse-distance` what a replay of the same order finds.
 
     sudo python benchmarks/partitioned.py [--hosts 3] [--cache 0.35] [--files 600] [--disk 20MB/s] [--link 1000] [--jpeg]
 """
@@ -50,6 +51,11 @@ class Folder(Dataset[Any]):
             return np.frombuffer(hashlib.blake2b(file.read(), digest_size=8).digest(), np.uint8).copy(), index
 
 
+def checksum_of(raw: memoryview, index: int, _: Any) -> tuple[Any, int]:
+    """What `Folder` gives, of bytes that `stoker.Dataset` has read."""
+    return np.frombuffer(hashlib.blake2b(raw, digest_size=8).digest(), np.uint8).copy(), index
+
+
 def drop_from_page_cache(path: str) -> None:
     """Let the next read come from the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -59,22 +65,32 @@ def drop_from_page_cache(path: str) -> None:
 
 def be_a_host(asked: dict[str, Any]) -> None:
     """One host's part: an epoch whenever a line comes in, and a line about it."""
-    dataset = Folder(asked["data"], are_pictures=asked["pictures"])
-    sampler: DistributedSampler[Any] = DistributedSampler(dataset, asked["hosts"], asked["number"], seed=7)
+    folder = Folder(asked["data"], are_pictures=asked["pictures"])
+    dataset: Dataset[Any] = folder
+    if asked["policy"] != "keep-first" and not asked["peers"]:  # a host for itself knows its order by a seed
+        dataset = stoker.Dataset([path for path, _ in folder.samples], checksum_of)
+    sampler: DistributedSampler[Any] = DistributedSampler(folder, asked["hosts"], asked["number"], seed=7)
     options: dict[str, Any] = {"cache": asked["cache"]} if asked["cache"] else {}
     if asked["peers"]:
         options["peers"] = asked["peers"]
+    if asked["policy"] != "keep-first":
+        options |= {"cache_policy": asked["policy"]} | ({} if asked["peers"] else {"seed": 1})
     loader = stoker.DataLoader(
-        dataset, 16, sampler=sampler, num_workers=asked["workers"], persistent_workers=True, **options
+        dataset,
+        asked["batch"],
+        sampler=sampler,
+        num_workers=asked["workers"],
+        persistent_workers=asked["workers"] > 0,
+        **options,
     )
     before = loader.stats()
-    for path, _ in dataset.samples:
+    for path, _ in folder.samples:
         os.stat(path)  # so that only contents are counted
     print("ready", flush=True)
     with loader:
         for line in sys.stdin:
             sampler.set_epoch(int(line))
-            for path, _ in dataset.samples:
+            for path, _ in folder.samples:
                 drop_from_page_cache(path)
             began, slowest, seen = time.perf_counter(), 0.0, []
             at = began
@@ -120,10 +136,20 @@ class Job:
     """The same script on every host. `epoch` runs one epoch on all, and tells what came from where."""
 
     def __init__(
-        self, hosts: Any, data: Path, *, cache: int, has_peers: bool, workers: int = 2, pictures: bool = False
+        self,
+        hosts: Any,
+        data: Path,
+        *,
+        cache: int,
+        has_peers: bool,
+        workers: int = 2,
+        batch: int = 16,
+        pictures: bool = False,
+        policy: str = "keep-first",
     ) -> None:
         self.hosts, self.files = hosts, sorted(data.rglob("*.bin"))
-        self.bytes = sum(path.stat().st_size for path in self.files)
+        block = int(hosts[0].run(["stat", "-f", "-c", "%S", hosts[0].data]))  # a disk delivers whole blocks
+        self.bytes = sum(-(-path.stat().st_size // block) * block for path in self.files)
         self.truth = (
             {}
             if pictures
@@ -139,7 +165,8 @@ class Job:
         self._secret = secret
         peers = ",".join(f"{host.name}:{PORT}" for host in hosts) if has_peers else ""
         environment = os.environ | {"STOKER_SECRET_FILE": str(secret)}
-        asked = {"hosts": len(hosts), "cache": cache, "peers": peers, "workers": workers, "pictures": pictures}
+        asked = {"hosts": len(hosts), "cache": cache, "peers": peers, "workers": workers, "batch": batch}
+        asked |= {"pictures": pictures, "policy": policy}
         self.processes = [
             host.start(
                 [sys.executable, __file__, json.dumps(asked | {"number": number, "data": str(host.data)})],
@@ -193,6 +220,46 @@ class Job:
         self._secret.unlink(missing_ok=True)
 
 
+def settled(epochs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The epochs of the second half together: parts of all uses, and of the data; by host, and the largest to the mean."""
+    last = epochs[len(epochs) // 2 :]
+    local, peers, storage = (
+        np.array([epoch[name] for epoch in last]).mean(axis=0) for name in ("local", "peers", "storage_by_host")
+    )
+    found = {"local": local.mean(), "peers": peers.mean(), "storage": storage.sum()}
+    found |= {"most_storage_of_all": max(epoch["storage"] for epoch in epochs[1:])} if epochs[1:] else {}
+    loads = {"local": local, "peers": peers, "storage": storage}
+    uneven = {name: round(float(load.max() / load.mean()), 3) for name, load in loads.items() if load.mean() > 0}
+    return {name: round(float(value), 4) for name, value in found.items()} | {"largest_to_mean": uneven}
+
+
+def replayed(options: Any, data: Path, cache: int, has_peers: bool) -> dict[str, float]:
+    """What a replay of the same order finds here, in the same epochs."""
+    if options.policy == "keep-first":
+        return {}
+    from stoker.cache.replay import SimulatedCache, far_enough
+    from stoker.cache.replay_hosts import replay_hosts
+    from stoker.cache.shares import Shares
+    from stoker.feed.route import distributed_ids
+
+    sizes = [path.stat().st_size for path in sorted(data.parent.rglob("*.bin"))]
+    sampler: DistributedSampler[Any] = DistributedSampler(range(len(sizes)), options.hosts, 0, seed=7)  # type: ignore[arg-type]
+    shares = Shares(lambda epoch: distributed_ids(sampler, epoch), list(range(options.hosts)))
+    if not has_peers:
+        ahead, hits, uses = far_enough(options.hosts), 0, 0
+        alone = SimulatedCache(
+            lambda epoch: shares.of_host(0, epoch), cache, options.policy, horizon=ahead, epochs=options.epochs
+        )
+        for epoch in range(options.epochs):
+            for key in alone.begin(epoch).tolist():
+                is_hit = alone.use(key, sizes[key]) is None
+                if epoch >= options.epochs // 2:
+                    hits, uses = hits + is_hit, uses + 1
+        return {"replayed_local": round(hits / uses, 4)}
+    total = replay_hosts(shares, [cache] * options.hosts, epochs=options.epochs, sizes=sizes).total(options.epochs // 2)
+    return {"replayed_local": round(total.demand_hits / total.uses, 4)}
+
+
 def main() -> None:
     """Print a line for each way to read."""
     import harness
@@ -209,6 +276,9 @@ def main() -> None:
     parser.add_argument("--disk", help="rate of each host's disk, such as 20MB/s")
     parser.add_argument("--link", type=int, help="rate of each host's link in Mbit/s")
     parser.add_argument("--jpeg", action="store_true", help="pictures that are decoded, instead of checksums")
+    parser.add_argument("--policy", default="keep-first", help="keep-first or reuse-distance")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--without", action="store_true", help="first the same without peers")
     options = parser.parse_args()
     size = parse_bytes(options.size, "--size")
@@ -222,7 +292,16 @@ def main() -> None:
                     if options.link:
                         host.limit_link(options.link * 1_000_000)
                 cache = int(total * options.cache)
-                job = Job(hosts, data.parent, cache=cache, has_peers=has_peers, pictures=options.jpeg)
+                job = Job(
+                    hosts,
+                    data.parent,
+                    cache=cache,
+                    has_peers=has_peers,
+                    workers=options.workers,
+                    batch=options.batch,
+                    pictures=options.jpeg,
+                    policy=options.policy,
+                )
                 try:
                     epochs = [job.epoch(number) for number in range(options.epochs)]
                 finally:
@@ -230,6 +309,7 @@ def main() -> None:
             name = f"{options.hosts} hosts, {options.cache:.0%} each, {'peers' if has_peers else 'no peers'}"
             for number, epoch in enumerate(epochs):
                 harness.report(f"{name}, epoch {number + 1}", **epoch)
+            harness.report(f"{name}, settled", **settled(epochs), **replayed(options, data, cache, has_peers))
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def demand_hits(policy: str, epochs: int, after: int) -> float:
                     hits += len(held.intersection(batch))
                     uses += len(batch)
                 kept, forgotten = steering.decide(batch)
+                held.difference_update(forgotten)  # in the order in which a store does it
                 held.update(kept)
-                held.difference_update(forgotten)
                 assert len(held) <= CAPACITY
     return hits / uses
 

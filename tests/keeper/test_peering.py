@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from tests.tries import until
 from tests.wire.certificates import certified
 
 from stoker.cache.store import Store
+from stoker.keeper import peering as peerings
 from stoker.keeper.directory import numbers_of
+from stoker.keeper.far import Far
 from stoker.keeper.peering import Peering
+from stoker.keeper.table import Table, write_table
 
 SECRET = b"a secret of sixteen bytes or more"
 
@@ -126,3 +130,54 @@ def test_all_is_held_somewhere(hosts) -> None:
     give(hosts[1], range(5, 10))
     until(lambda: hosts[2][1].covers(numbers_of([key(number) for number in range(10)])))
     assert not hosts[2][1].covers(numbers_of([key(number) for number in range(11)]))
+
+
+@contextlib.contextmanager
+def two_hosts(folder: Path) -> Iterator[tuple[Far, "contextlib.AbstractContextManager[None]"]]:
+    """What a loader in its second epoch finds on another host, and how to start that host, which has some items."""
+    here, there = (("127.0.0.1", port) for port in free_ports(2))
+
+    @contextlib.contextmanager
+    def started() -> Iterator[None]:
+        other, store = Peering(there, [here], SECRET), Store(folder)
+        try:
+            give((store, other), range(5))
+            yield
+        finally:
+            other.close()
+            store.close()
+
+    table = write_table(["/data/a"])
+    assert table is not None
+    with contextlib.closing(Peering(here, [there], SECRET)) as peering:
+        far = Far(peering, Table(table), ("/data",))
+        far.is_first_epoch = False
+        yield far, started()
+
+
+def test_what_was_asked_for_while_a_host_was_away_is_asked_for_again(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(peerings, "_MEET_S", 0.0)
+    with two_hosts(tmp_path) as (far, start):
+        assert far.fetch(key(3)) is None
+        assert far.has(key(3))
+        with start:
+            until(lambda: far.fetch(key(3)) == bytes([3]) * 1000)
+            assert far.fetch(key(9)) is None
+            assert not far.has(key(9))  # all were asked
+
+
+def test_who_asks_all_hosts_waits_once_for_a_host_that_is_starting(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(peerings, "_MEET_S", 60.0)
+    with two_hosts(tmp_path) as (far, start):
+        connected: list[int] = []
+
+        def ask() -> None:
+            far.fetch(key(3))
+            connected.extend(peer.connected for peer in far.peering.stats().peers.values())
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        with start:
+            asking.join()
+        assert connected > [0]
+        assert far.fetch(key(4)) is None  # it has gone again, and nobody waits for it

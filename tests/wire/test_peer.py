@@ -116,7 +116,7 @@ def test_what_is_told_arrives_with_the_name_of_the_teller(peer: Peer, kept: Kept
     names = [name(number) for number in range(10_000)]
     assert peer.tell(Told(7, names, names[:5]))
     assert peer.ping()  # what was sent before is read
-    assert {who for who, _ in kept.heard} == {peer.name} and {told.generation for _, told in kept.heard} == {7}
+    assert {who for who, _ in kept.heard} == {peer.name} and {told.number for _, told in kept.heard} == {7}
     assert [held for _, told in kept.heard for held in told.held] == names
     assert [gone for _, told in kept.heard for gone in told.gone] == names[:5]
 

@@ -131,6 +131,14 @@ class Cooperation:
                 break
         return choice
 
+    def resume(self, ids: Iterable[int], sizes: Iterable[int]) -> list[int]:
+        """These are in the store from before: they are listed here. Returns those that are too much, to be removed."""
+        self.policy.expect(Arrival.FROM_STORAGE, is_ahead=True)
+        return [key for key, size in zip(ids, sizes, strict=True) if not self._has_taken(key, size)]
+
+    def _has_taken(self, key: int, size: int) -> bool:
+        return self.ledger.has_room(size) and self.ledger.admit(key, size).kept
+
     def served(self, key: int, *, is_taken_over: bool = False) -> Choice:
         """Another host has read a sample from here. If it has taken it over, it is listed for it from now on."""
         choice = Choice()

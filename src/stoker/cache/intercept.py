@@ -103,12 +103,13 @@ class _WholeFile:
 class FileReads:
     """Reads whole files below some folders through a cache. It is sent to workers.
 
-    With `ask`, the caches of several hosts are one: what is not here is asked for there, by key and path.
+    With `ask`, the caches of several hosts are one: what is not here is asked for there, by key and path. If they are
+    ruled, nothing is kept here: who is asked decides that.
     """
 
-    def __init__(self, cache: Cache, roots: Sequence[str], ask: Ask | None = None) -> None:
+    def __init__(self, cache: Cache, roots: Sequence[str], ask: Ask | None = None, *, is_ruled: bool = False) -> None:
         self.cache = cache
-        self._ask = ask
+        self._ask, self._is_ruled = ask, is_ruled
         self.roots = tuple(os.path.join(root, "") for root in roots)
         self._known: dict[str, tuple[str, bytes]] = {}
 
@@ -141,7 +142,7 @@ class FileReads:
         payload: Bytes | None = cache.get(key)
         if payload is None and self._ask is not None:
             payload = self._asked(key, path)
-        if payload is None and size <= cache.room_bytes():
+        if payload is None and not self._is_ruled and size <= cache.room_bytes():
             with contextlib.suppress(OSError):
                 payload = cache.fetch(_WholeFile(path, key, size))[0]
         elif payload is None:

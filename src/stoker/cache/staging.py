@@ -65,21 +65,28 @@ class Staging:
 
     def get(self, key: bytes) -> tuple[bytes, bool] | None:
         """A payload that was staged, and whether it came from another host."""
-        if not self._numbers[0]:
-            return None
-        at = self._row(key)
+        at = self._row(key) if self._numbers[0] else -1
         state = self._rows[at + _STATE] if at >= 0 else FREE
-        if state not in (STAGED, STAGED | FROM_PEER, USED):
+        payload = self._payload(at, key)
+        if payload is None:
+            return None
+        self._rows[at + _STATE] = USED
+        return payload, bool(state & FROM_PEER)
+
+    def look(self, key: bytes) -> bytes | None:
+        """A payload that was staged. That somebody has looked is not noted."""
+        return self._payload(self._row(key), key)
+
+    def _payload(self, at: int, key: bytes) -> bytes | None:
+        if at < 0 or self._rows[at + _STATE] not in (STAGED, STAGED | FROM_PEER, USED):
             return None
         offset, length = self._rows[at + _OFFSET], self._rows[at + _LENGTH]
         if not length or offset + length > self.capacity_bytes:
             return None
         try:
-            payload = unseal(key, self._bytes[_RING_AT + offset : _RING_AT + offset + length])
+            return unseal(key, self._bytes[_RING_AT + offset : _RING_AT + offset + length])
         except ItemDamagedError:  # another one has its place by now
             return None
-        self._rows[at + _STATE] = USED
-        return payload, bool(state & FROM_PEER)
 
     def is_late(self) -> bool:
         """Whether the keeper has not been seen for long: then nobody waits for what it is bringing."""
@@ -209,14 +216,14 @@ class Stager:
             return 0 if length < tail else None
         return self._head if self._head + length < tail else None
 
-    def fill(self, place: Place, key: bytes, payload: Bytes, *, is_from_peer: bool = False) -> None:
-        """Put a payload where there is room for it."""
+    def fill(self, place: Place, key: bytes, payload: Bytes, *, is_from_peer: bool = False, is_used: bool = False) -> None:
+        """Put a payload where there is room for it. If it is used, a worker has it already."""
         sealed = seal(key, payload)
         if place.end - place.start != len(sealed):
             self.drop(place)
             return
         self._bytes[_RING_AT + place.start : _RING_AT + place.end] = sealed
-        self._rows[place.row + _STATE] = STAGED | (FROM_PEER * is_from_peer)
+        self._rows[place.row + _STATE] = USED if is_used else STAGED | (FROM_PEER * is_from_peer)
 
     def confirm(self, place: Place, *, is_from_peer: bool = False) -> None:
         """The item is in the cache now."""

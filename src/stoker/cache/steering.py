@@ -49,4 +49,5 @@ class Steering:
                 evicted += admission.evicted
                 if admission.kept:
                     kept.append(key)
-        return kept, evicted
+        # What has made room for another one already is not to be put there: it would stay for ever.
+        return [key for key in kept if key in self._ledger], evicted

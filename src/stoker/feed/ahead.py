@@ -14,7 +14,8 @@ import numpy as np
 import torch.utils.data
 
 from stoker.cache.staging import Staging
-from stoker.feed.meeting import Meeting, introduction
+from stoker.feed.foretold import Foretold
+from stoker.feed.meeting import AUTO, Meeting, introduction
 from stoker.feed.tables import paths_of
 from stoker.host import ranks
 from stoker.host.headroom import headroom_bytes
@@ -25,6 +26,7 @@ from stoker.keeper.view import trouble_with
 from stoker.meter import now
 from stoker.plan import READERS
 from stoker.pool.work import Work
+from stoker.wire.addresses import parse_addresses
 
 EARLY_S = 10.0
 """Hosts of one job start within such a time, or something is wrong."""
@@ -49,8 +51,9 @@ class Ahead:
         meter: Any,
         peers: tuple[str, str],
         meeting: Meeting | None,
+        foretold: Foretold | None,
     ) -> None:
-        self.staging = staging
+        self.staging, self._foretold = staging, foretold
         self._peers: tuple[str, str] | None = peers if peers[0] else None
         """How the other hosts are named, and for which cache."""
         self._meeting, self._began = meeting, now()
@@ -63,7 +66,7 @@ class Ahead:
     def over(self) -> None:
         """An epoch is over, or another one begins: what was ordered before is not wanted any more."""
         if self._is_told:
-            self._line.over(self._loader)
+            self._line.over(self._loader, self._taken)
             self._is_told = False
             if self._peers is not None:
                 self._say_if_peers_cannot_be_used()
@@ -88,6 +91,8 @@ class Ahead:
         except Exception:  # of the user's: indices may be anything
             content = b""
         if content:
+            if not self._is_told and self._foretold is not None and self._foretold.orders is not None:
+                self._line.epoch(self._loader, self._foretold.begin(self._foretold.orders))
             self._is_told = True
             self._line.queued(self._loader, self._sent, self._taken, self._meter.wait_s, content)
         self._sent += 1
@@ -132,6 +137,11 @@ def ahead_of(loader: Any) -> Ahead | None:
     if table is None:
         return None
     told, meeting = introduction(loader.peers)
+    foretold, descriptors = None, [staging.memory.descriptor, table]
+    if loader.peers and loader.cache_policy == "reuse-distance":
+        foretold = Foretold(loader.sampler, _hosts(loader))
+        if foretold.orders is not None:
+            descriptors.append(foretold.orders.memory.descriptor)
     document = {
         "folder": str(cache.folder),
         "roots": _roots(loader),
@@ -140,13 +150,21 @@ def ahead_of(loader: Any) -> Ahead | None:
         "readers": readers,
         "governed": _is_governed(loader),
         "rank": ranks.rank(),
+        "reuse": {} if foretold is None else foretold.document() | {"capacity": loader.cache},
         **told,
     }
     line = client.line()
-    number = line.join(document, [staging.memory.descriptor, table])
+    number = line.join(document, descriptors)
     if meeting is not None:
         meeting.attend(line, number)
-    return Ahead(line, number, staging, table, loader._meter, (told["peers"], str(cache.folder)), meeting)
+    return Ahead(line, number, staging, table, loader._meter, (told["peers"], str(cache.folder)), meeting, foretold)
+
+
+def _hosts(loader: Any) -> int:
+    """How many hosts there are: as many as are named, or as the launcher says."""
+    if loader.peers != AUTO:
+        return len(parse_addresses(loader.peers))
+    return ranks.hosts() or int(loader.sampler.num_replicas)
 
 
 def _leave(line: Line, number: int, table: int, memory: Any) -> None:

@@ -98,7 +98,7 @@ def _say(loader: Any, why: str) -> None:
 
 def pickled(duty: Duty) -> bytes:
     """A duty for another host: what the script and modules beside it define travels with it."""
-    import cloudpickle  # type: ignore[import-untyped]
+    import cloudpickle
 
     local = [module for module in list(sys.modules.values()) if is_local(module)]
     for module in local:

@@ -119,12 +119,12 @@ class Options:
             checked = replace(checked, cache=parse_bytes(self.cache, "cache"))
         if self.cache_policy not in CACHE_POLICIES:
             raise ConfigError(f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, not {self.cache_policy!r}")
-        if self.cache_policy != "keep-first":
-            self._check_order_is_known(dataset)
         if self.peers is not None:
-            self._check_peers()
+            self._check_peers(dataset)
             if self.peers == "auto" and ranks.hosts() == 1:
                 checked = replace(checked, peers=None)
+        elif self.cache_policy != "keep-first":
+            self._check_order_is_known(dataset)
         if self.offload is not None:
             from stoker.remote import address
 
@@ -138,15 +138,22 @@ class Options:
             checked = checked._checked_in_group(dataset)
         return checked
 
-    def _check_peers(self) -> None:
+    def _check_peers(self, dataset: Any) -> None:
         from stoker.wire.addresses import local_addresses, parse_addresses
         from stoker.wire.secret import VARIABLE, shared_secret
         from stoker.wire.tls import from_environment
 
         if self.cache is None:
             raise ConfigError("peers= needs cache=: hosts give each other what their caches hold")
-        if self.cache_policy != "keep-first":
-            raise ConfigError(f"peers= goes with cache_policy='keep-first', not with {self.cache_policy!r}")
+        if self.cache_policy == "lru":
+            raise ConfigError("peers= goes with cache_policy='keep-first' or 'reuse-distance', not with 'lru'")
+        if self.cache_policy != "keep-first" and hasattr(dataset, "cache_name"):
+            raise ConfigError(
+                "peers= with cache_policy='reuse-distance' needs a dataset that opens files by itself and keeps their "
+                "paths in a list; a stoker.Dataset goes with 'keep-first'"
+            )
+        if self.cache_policy != "keep-first" and self.group is not None:
+            raise ConfigError("peers= with cache_policy='reuse-distance' does not go with group=; 'keep-first' does")
         if self.peers != "auto":
             local_addresses(parse_addresses(str(self.peers)))
         if self.peers != "auto" or os.environ.get(VARIABLE):

@@ -29,6 +29,11 @@ def local_rank() -> int | None:
     return _number("LOCAL_RANK")
 
 
+def local_world() -> int | None:
+    """How many processes of this run are on this host, if a launcher has set it."""
+    return _number("LOCAL_WORLD_SIZE")
+
+
 def _tasks() -> int:
     return _number("SLURM_STEP_NUM_TASKS") or 1  # a batch script is no task, and has no such number
 

@@ -60,7 +60,7 @@ class Abroad:
         self._trouble.pop((peers, folder), None)
         self._peerings[name] = peering, users + 1
         peering.add(addresses_in(about))
-        peering.give(folder)
+        peering.give(folder, is_ruled=bool(about["reuse"]))
         return Far(peering, table, roots)
 
     def _call(self, name: _Name, roots: tuple[str, ...]) -> None:

@@ -18,6 +18,7 @@ from stoker.cache.shelf import Budget
 from stoker.cache.staging import Place, Stager
 from stoker.cache.store import StoreBusyError, StoreFullError
 from stoker.keeper.far import Far
+from stoker.keeper.reuse import Reuse
 from stoker.memory import Bytes
 from stoker.meter import now
 from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range, shared_file_key
@@ -45,6 +46,8 @@ class Near:
         self.store = stores.acquire(folder)
         self.claims = Claims(folder / "claims")
         self.budget = Budget(folder)
+        self.reuse: Reuse | None = None
+        """Decides what is kept, if that is not left to who comes first."""
 
     def has_room(self, size: int) -> bool:
         """Whether the cache would keep an item of a size."""
@@ -52,6 +55,8 @@ class Near:
 
     def close(self) -> None:
         """Close the store in this process, if nobody else uses it."""
+        if self.reuse is not None:
+            self.reuse.close()
         stores.release(self.store)
         stores.close_unused()
         self.claims.close()
@@ -69,6 +74,8 @@ class Bringing:
         self._fills_cache = fills_cache
         """Whether the cache keeps what comes first. Other policies decide as they order, and their workers keep it."""
         self.bytes_read = 0
+        self.latest_work = 0
+        """The last work that is ordered."""
 
     def bring(self, work: int, path: bytes) -> tuple[Brought, float]:
         """Bring a file for a work. Returns how long reading took, too."""
@@ -114,7 +121,7 @@ class Bringing:
         descriptor = os.open(path, _READ_ONLY)
         place: Place | None = None
         try:
-            if not keeps and _is_cached(descriptor, size):
+            if not keeps and self.near.reuse is None and _is_cached(descriptor, size):
                 return Brought.LEFT, 0.0  # the kernel has it: a worker is as fast by itself
             if not keeps and not self.stager.can_hold(size):
                 return Brought.LEFT, _warm(descriptor, size)
@@ -128,7 +135,7 @@ class Bringing:
                 return Brought.LEFT, 0.0
             self.bytes_read += size
             if not keeps:
-                self.stager.fill(place, key, payload)
+                self._stage(place, key, payload)
                 place = None
             elif self._keep(key, payload):
                 self.stager.confirm(place)
@@ -155,7 +162,7 @@ class Bringing:
             if payload is None or len(payload) != size:
                 return None
             if not keeps:
-                self.stager.fill(place, key, payload, is_from_peer=True)
+                self._stage(place, key, payload, is_from_peer=True)
                 place = None
             elif self._keep(key, payload, is_copy=True):
                 self.stager.confirm(place, is_from_peer=True)
@@ -164,6 +171,13 @@ class Bringing:
         finally:
             if place is not None:
                 self.stager.drop(place)
+
+    def _stage(
+        self, place: Place, key: bytes, payload: Bytes, *, is_from_peer: bool = False, is_used: bool = False
+    ) -> None:
+        self.stager.fill(place, key, payload, is_from_peer=is_from_peer, is_used=is_used)
+        if self.near.reuse is not None:
+            self.near.reuse.brought(key)
 
     def _keeps_copy(self, size: int) -> bool:
         return self._fills_cache and self.far is not None and self.far.keeps_copies and self.near.has_room(size)
@@ -198,9 +212,18 @@ class Bringing:
             staged = self.stager.staging.get(key)
             if staged is not None:
                 return staged[0], Origin.PEER if staged[1] else Origin.STORAGE
-            return self._give_from_afar(key) or self._give_from_storage(key, path)
+            given = self._give_from_afar(key) or self._give_from_storage(key, path)
+            if given is not None and self.near.reuse is not None:
+                self._stage_given(key, given[0])
+            return given
         finally:
             self.near.claims.release([key])
+
+    def _stage_given(self, key: bytes, payload: Bytes) -> None:
+        """What a worker got is there when its batch is decided on."""
+        place = self.stager.reserve(self.latest_work, key, len(payload))
+        if place is not None:
+            self._stage(place, key, payload, is_used=True)
 
     def _give_from_afar(self, key: bytes) -> tuple[Bytes, Origin] | None:
         payload = self.far.fetch(key) if self.far is not None else None

@@ -60,9 +60,13 @@ class Line:
             self._starting = None
         return True
 
-    def over(self, loader: int) -> None:
-        """Tell that nothing of a loader is queued any more."""
-        self._say(lambda line: messages.send(line, messages.OVER, loader))
+    def over(self, loader: int, taken: int) -> None:
+        """Tell that nothing of a loader is queued any more, and how many works were taken."""
+        self._say(lambda line: messages.send(line, messages.OVER, loader, taken=taken))
+
+    def epoch(self, loader: int, number: int) -> None:
+        """Tell that an epoch begins whose order is told."""
+        self._say(lambda line: messages.send(line, messages.EPOCH, loader, number))
 
     def met(self, loader: int, own: Sequence[Any] | None, others: Sequence[Sequence[Any]]) -> None:
         """Tell of the hosts that a loader's host has found, each as address and port. Another keeper will know, too."""

@@ -28,7 +28,7 @@ class Far:
         self._names: Numbers | None = None
         self.look_again_s = _LOOK_S
         self._nowhere: set[bytes] = set()
-        """Items that no host had when all were asked."""
+        """Items that no host had when all were asked and have answered."""
         self.is_first_epoch = True
         """Then most items are held nowhere. Later ones are: who has something may not have told of it yet."""
         self.keeps_copies = False
@@ -37,14 +37,16 @@ class Far:
     def has(self, key: bytes) -> bool:
         """Whether another host should have an item, or may have it."""
         if self.peering.has_elsewhere(key):
+            self._nowhere.discard(key)
             return True
         return not self.is_first_epoch and key not in self._nowhere
 
     def fetch(self, key: bytes) -> bytes | None:
         """An item from another host."""
-        asks_all = not self.is_first_epoch and key not in self._nowhere
-        found = self.peering.fetch([key], asks_all=asks_all)[0]
-        if found is None and asks_all:
+        if self.is_first_epoch or key in self._nowhere:
+            return self.peering.fetch([key])[0]
+        found, is_nowhere = self.peering.search(key)
+        if is_nowhere:
             self._nowhere.add(key)
         return found
 

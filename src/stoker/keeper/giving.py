@@ -18,14 +18,23 @@ _END = b"\xff" * KEY_BYTES
 class Gifts:
     """The items of some stores, for the server. What others tell is handed on."""
 
-    def __init__(self, *held: Store, hear: Callable[[bytes, Told], None] | None = None) -> None:
-        self._hear = hear
+    def __init__(
+        self,
+        *held: Store,
+        hear: Callable[[bytes, Told], None] | None = None,
+        given: Callable[[list[bytes]], None] | None = None,
+    ) -> None:
+        self._hear, self._given = hear, given
         self._lock = threading.Lock()
         self._stores: dict[Path, tuple[Store, int]] = {store.folder: (store, 1) for store in held}
+        self._ruled: set[Path] = set()
+        """Where somebody decides what others are told of."""
 
-    def add(self, folder: Path) -> None:
+    def add(self, folder: Path, *, is_ruled: bool = False) -> None:
         """Give what is in a cache, from now on. Raises OSError."""
         with self._lock:
+            if is_ruled:
+                self._ruled.add(folder)
             known = self._stores.get(folder)
             self._stores[folder] = (known[0], known[1] + 1) if known else (stores.acquire(folder), 1)
 
@@ -36,27 +45,33 @@ class Gifts:
             if uses > 1:
                 self._stores[folder] = store, uses - 1
             else:
+                self._ruled.discard(folder)
                 stores.release(store)
                 stores.close_unused()
 
-    def _all(self) -> list[Store]:
+    def _all(self, *, with_ruled: bool = True) -> list[Store]:
         with self._lock:
-            return [store for store, _ in self._stores.values()]
+            return [store for folder, (store, _) in self._stores.items() if with_ruled or folder not in self._ruled]
 
     def visit(self, keys: Sequence[bytes], use: Use) -> None:
         """See `wire.items`."""
-        _visit(self._all(), keys, [None] * len(keys), use)
+        held: list[bytes] = []
+
+        def use_and_note(found: Sequence[Bytes | None]) -> None:
+            use(found)
+            held.extend(key[:KEY_BYTES] for key, item in zip(keys, found, strict=True) if item is not None)
+
+        _visit(self._all(), keys, [None] * len(keys), use if self._given is None else use_and_note)
+        if held and self._given is not None:
+            self._given(held)
 
     def which(self, known: int, after: bytes, limit: int) -> Held:
         """See `wire.items`."""
-        generation = self.generation()
+        stores_held = self._all()
+        generation = _generation(stores_held)
         if known == generation:
             return Held(generation, (), is_last=True)
-        found: list[bytes] = []
-        for store in self._all():
-            with contextlib.suppress(OSError):
-                found += store.names(after, limit)[1]
-        names = sorted(set(found))[:limit]
+        names = _names_after(stores_held, after, limit)
         return Held(generation, names, is_last=len(names) < limit)
 
     def told(self, who: bytes, told: Told) -> None:
@@ -65,23 +80,36 @@ class Gifts:
             self._hear(who, told)
 
     def generation(self) -> int:
-        """A number that changes with what is held."""
-        total = 1
-        for store in self._all():
-            with contextlib.suppress(OSError):
-                total += store.names(_END, 0)[0] + 1
-        return total
+        """A number that changes with what is held, where nobody decides on it."""
+        return _generation(self._all(with_ruled=False))
 
     def names(self) -> list[bytes]:
-        """All names that are held."""
+        """All names that are held, where nobody decides on it."""
         found: list[bytes] = []
         after, piece = bytes(KEY_BYTES), 1 << 16
+        looked_at = self._all(with_ruled=False)
         while True:
-            held = self.which(0, after, piece)
-            found += held.names
-            if held.is_last:
+            names = _names_after(looked_at, after, piece)
+            found += names
+            if len(names) < piece:
                 return found
-            after = held.names[-1]
+            after = names[-1]
+
+
+def _generation(held: list[Store]) -> int:
+    total = 1
+    for store in held:
+        with contextlib.suppress(OSError):
+            total += store.names(_END, 0)[0] + 1
+    return total
+
+
+def _names_after(held: list[Store], after: bytes, limit: int) -> list[bytes]:
+    found: list[bytes] = []
+    for store in held:
+        with contextlib.suppress(OSError):
+            found += store.names(after, limit)[1]
+    return sorted(set(found))[:limit]
 
 
 def _visit(ahead: list[Store], keys: Sequence[bytes], found: list[Bytes | None], use: Use) -> None:

@@ -19,8 +19,10 @@ from stoker.decide.governor import Place, RankQueue, govern
 from stoker.keeper import messages
 from stoker.keeper.abroad import Abroad, addresses_in
 from stoker.keeper.bringing import Bringing, Brought, Near
+from stoker.keeper.far import Far
 from stoker.keeper.messages import Said
 from stoker.keeper.queues import LoaderQueue
+from stoker.keeper.reuse import Reuse, orders_of
 from stoker.keeper.table import Table
 from stoker.meter import now
 from stoker.plan import MOST_READERS
@@ -74,12 +76,15 @@ class House:
                 queue.add(said.number, indices, said.taken, said.waited_s, now())
                 self._changed.notify(min(len(self._threads), queue.looks(len(indices))))
             elif said.kind == messages.OVER:
-                queue.clear()
+                queue.clear(said.taken)
                 if queue.bringing.far is not None:
                     queue.bringing.far.is_first_epoch = False
             elif said.kind == messages.MET:
                 if queue.bringing.far is not None:
                     queue.bringing.far.peering.add(addresses_in(said.document()))
+            elif said.kind == messages.EPOCH:
+                if queue.bringing.near.reuse is not None:
+                    queue.bringing.near.reuse.begin(said.number)
             else:
                 self._close(name)
 
@@ -87,12 +92,14 @@ class House:
         descriptors = list(said.descriptors)
         try:
             about = said.document()
-            if len(descriptors) != 2 or not (0 <= int(about["staging"]) < 1 << 40):
+            if len(descriptors) not in (2, 3) or not (0 <= int(about["staging"]) < 1 << 40):
                 return
             near = self._near(Path(about["folder"]))
             stager = Stager(int(about["staging"]), descriptors.pop(0))
             roots, table = tuple(map(str, about["roots"])), Table(descriptors.pop(0))
             far = self._abroad.join(about, near.folder, table, roots)
+            if descriptors and far is not None:
+                self._foretell(near, far, table, roots, about["reuse"], descriptors.pop())
             bringing = Bringing(
                 near, stager, roots, fills_cache=bool(about["fills"]), is_shared=bool(about["peers"]), far=far
             )
@@ -106,9 +113,16 @@ class House:
         with self._changed:
             self._close(name)
             self._queues[name] = queue
-        if far is not None:
+        if far is not None and about["fills"]:
             self._abroad.fill(queue)
         self._hire(int(about["readers"]))
+
+    def _foretell(self, near: Near, far: Far, table: Table, roots: tuple[str, ...], told: Any, descriptor: int) -> None:
+        """A loader knows what all ranks read: its cache is kept by reuse."""
+        orders = orders_of(told, descriptor)
+        if near.reuse is None:
+            near.reuse = Reuse(near.store, near.budget, far.peering, table, roots, told)
+        near.reuse.orders_are(orders)
 
     def _near(self, folder: Path) -> Near:
         near, users = self._nears.get(folder, (None, 0))

@@ -2,7 +2,8 @@
 
 LOADER   a loader comes: JSON, and descriptors of its memory and its table
 QUEUED   a batch is ordered from workers: which samples it has, how many works are taken by now
-OVER     all that is queued is taken, or nobody wants it any more
+EPOCH    an epoch begins, of which all hosts know the order
+OVER     all that is queued is taken, or nobody wants it any more; how many works were taken
 CLOSED   a loader goes
 ASKED    a worker wants an item of a cache: key, folder of the cache, path of the file
 ANSWERED the keeper gives it, as a descriptor, and says where it came from; or it gives nothing
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-LOADER, QUEUED, OVER, CLOSED, ASKED, ANSWERED, MET = range(7)
+LOADER, QUEUED, OVER, CLOSED, ASKED, ANSWERED, MET, EPOCH = range(8)
 _HEAD = struct.Struct("<B3xIQQd")  # kind, loader, number of the work, works taken, seconds of waiting so far
 _MOST = 1 << 18
 _MOST_DESCRIPTORS = 4

@@ -8,9 +8,10 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from stoker.cache.walking import KEY_BYTES
 from stoker.errors import ConfigError
@@ -31,6 +32,8 @@ _LOOK_S = 2.0
 """Workers may keep something by themselves: the stores are looked through this often, or less often if it takes long."""
 _LOOK_PART = 0.05
 _CONNECTIONS = 2
+_MEET_S = 1.0
+"""So long, once, those who ask all hosts wait for hosts that have never been connected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,16 @@ class PeeringStats:
     given: int
     """Items that this host gave to others."""
     given_bytes: int
+
+
+class Watcher(Protocol):
+    """Who wants to know what other hosts say and read. Called by several threads; must not wait."""
+
+    def told(self, names: Sequence[bytes]) -> None:
+        """Another host says that it holds these from now on."""
+
+    def given(self, names: Sequence[bytes]) -> None:
+        """Another host has read these from here."""
 
 
 class _Neighbour:
@@ -64,12 +77,18 @@ class Peering:
         self._name = fresh_name()
         self._lock = threading.Lock()
         self._directory = Directory(0)
-        self._gifts = Gifts(hear=self._hear)
+        self._gifts = Gifts(hear=self._hear, given=self._gave)
+        self._watchers: list[Watcher] = []
+        self._number = 0
+        self._numbers: dict[bytes | None, int] = {}
+        """Of other hosts among those of the job, by the names of their processes, as they have said."""
         self._names: set[bytes] = set()
         self._copies: set[bytes] = set()
         self._is_closed = False
         self._news = threading.Event()
         self._look_at, self._generation = 0.0, 0
+        self._meet_until: float | None = None
+        self._have_met = False
         self._secret, self._tls = secret, tls
         self._neighbours: list[_Neighbour] = []
         self._server = Server(own, self._gifts, secret, name=self._name, tls=tls)
@@ -93,9 +112,9 @@ class Peering:
                         self._directory.add_host()
                         self._neighbours.append(_Neighbour(peer))
 
-    def give(self, folder: Path) -> None:
-        """Give what is in a cache, from now on. Raises OSError."""
-        self._gifts.add(folder)
+    def give(self, folder: Path, *, is_ruled: bool = False) -> None:
+        """Give what is in a cache, from now on. If it is ruled, others know only what `say` tells. Raises OSError."""
+        self._gifts.add(folder, is_ruled=is_ruled)
         self._look_at = 0.0
         self._news.set()
 
@@ -103,13 +122,41 @@ class Peering:
         """A cache is not used any more."""
         self._gifts.remove(folder)
 
-    def fetch(self, keys: Sequence[bytes], *, asks_all: bool = False) -> list[bytes | None]:
-        """Items from other hosts, or None. With `asks_all`, also those that nobody has told of."""
+    def fetch(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Items from the hosts that should have them, or None."""
         result: list[bytes | None] = [None] * len(keys)
         with self._lock:
             ways = [self._directory.holders(key[:KEY_BYTES]) for key in keys]
-        if asks_all:
-            ways = [hosts or list(range(len(self._neighbours))) for hosts in ways]
+        self._go(ways, keys, result)
+        return result
+
+    def search(self, key: bytes) -> tuple[bytes | None, bool]:
+        """An item from any host, also if nobody has told of it; and whether it is certain that no host has it."""
+        result: list[bytes | None] = [None]
+        self._meet()
+        with self._lock:
+            holders = self._directory.holders(key[:KEY_BYTES])
+        others = [host for host in range(len(self._neighbours)) if host not in holders]
+        answered = self._go([holders], [key], result)
+        if result[0] is None:
+            answered += self._go([others], [key], result)
+        return result[0], result[0] is None and answered == len(self._neighbours)
+
+    def _meet(self) -> None:
+        """Hosts of a job start at about the same time. At most once, those who need all of them wait a little."""
+        if self._have_met:
+            return
+        if self._meet_until is None:
+            self._meet_until = now() + _MEET_S
+        for neighbour in self._neighbours:
+            if not neighbour.peer.stats().connected:
+                with contextlib.suppress(ConfigError, OSError):
+                    neighbour.peer.greet(max(0.0, self._meet_until - now()))
+        self._have_met = True
+
+    def _go(self, ways: list[list[int]], keys: Sequence[bytes], result: list[bytes | None]) -> int:
+        """Ask hosts for items, one host after the other for each item. Returns how many requests were answered in full."""
+        answered = 0
         while True:
             asked: dict[int, list[int]] = {}
             for position, ways_left in enumerate(ways):
@@ -121,10 +168,11 @@ class Peering:
                 else:
                     ways_left.clear()
             if not asked:
-                return result
-            self._ask(asked, keys, result)
+                return answered
+            answered += self._ask(asked, keys, result)
 
-    def _ask(self, asked: dict[int, list[int]], keys: Sequence[bytes], result: list[bytes | None]) -> None:
+    def _ask(self, asked: dict[int, list[int]], keys: Sequence[bytes], result: list[bytes | None]) -> int:
+        answered = 0
         requests = [
             (host, positions, self._neighbours[host].peer.ask([keys[position][:SHARED_BYTES] for position in positions]))
             for host, positions in asked.items()
@@ -134,10 +182,13 @@ class Peering:
                 for position, payload in zip(positions, answer.payloads, strict=True):
                     result[position] = None if payload is None else bytes(payload)
                 absent = [place for place in range(len(positions)) if place not in answer.later]
-            if self._neighbours[host].peer.is_usable:
+                is_answered = not answer.is_missing
+                answered += is_answered and not answer.later and not answer.damaged
+            if is_answered:
                 gone = [keys[positions[place]][:KEY_BYTES] for place in absent if result[positions[place]] is None]
                 with self._lock:
                     self._directory.told(host, [], gone)
+        return answered
 
     def kept(self, keys: Sequence[bytes]) -> None:
         """This host keeps items that no other host holds, as far as it knows: others may ask for them."""
@@ -151,9 +202,32 @@ class Peering:
     def _note(self, names: Sequence[bytes], *, is_held: bool) -> None:
         with self._lock:
             (self._names.update if is_held else self._names.difference_update)(names)
-            for neighbour in self._neighbours:
-                neighbour.held |= dict.fromkeys(names, is_held)
-        self._news.set()
+        self.say(*((names, ()) if is_held else ((), names)))
+
+    def say(self, held: Iterable[bytes], gone: Iterable[bytes]) -> None:
+        """Tell the others which names this host holds from now on, and which not."""
+        news = dict.fromkeys(gone, False) | dict.fromkeys(held, True)
+        if news:
+            with self._lock:
+                for neighbour in self._neighbours:
+                    neighbour.held |= news
+            self._news.set()
+
+    def watch(self, watcher: Watcher, number: int) -> None:
+        """Tell somebody what others say and read from now on, and the others this host's number, from 0 on."""
+        self._number = number + 1
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Tell it nothing more."""
+        self._watchers = [other for other in self._watchers if other is not watcher]
+
+    def listed_host(self, name: bytes) -> int | None:
+        """The number of a host that should have an item, if there is one that has said its number."""
+        with self._lock:
+            hosts = self._directory.holders(name)
+        numbers = [self._numbers.get(self._neighbours[host].peer.other_name) for host in hosts]
+        return next((number for number in numbers if number is not None), None)
 
     def has_elsewhere(self, key: bytes) -> bool:
         """Whether another host should have an item."""
@@ -166,12 +240,20 @@ class Peering:
             return self._directory.covers(numbers_of(self._names), names)
 
     def _hear(self, who: bytes, told: Told) -> None:
+        if told.number:
+            self._numbers[who] = told.number - 1
         for host, neighbour in enumerate(self._neighbours):
             if neighbour.peer.other_name == who:
                 with self._lock:
                     self._directory.told(host, told.held, told.gone)
                     if neighbour.heard is not None:
                         neighbour.heard.append(told)
+                for watcher in self._watchers if told.held else ():
+                    watcher.told(told.held)
+
+    def _gave(self, names: list[bytes]) -> None:
+        for watcher in self._watchers:
+            watcher.given(names)
 
     def _tell_and_ask(self) -> None:
         while not self._is_closed:
@@ -188,7 +270,8 @@ class Peering:
             held, neighbour.held = neighbour.held, {}
         if not held:
             return
-        told = Told(0, [name for name, is_held in held.items() if is_held], [name for name in held if not held[name]])
+        names = [name for name in held if held[name]], [name for name in held if not held[name]]
+        told = Told(self._number, *names)
         if not neighbour.peer.is_usable or not neighbour.peer.tell(told):
             with self._lock:
                 neighbour.held = held | neighbour.held

@@ -73,6 +73,7 @@ class LoaderQueue:
         """A batch is ordered, and so many are taken by now."""
         self.bringing.stager.beat()
         self.works.append(Queued(number, indices))
+        self.bringing.latest_work = number
         if taken > self.taken:
             if self._last is not None:
                 before, count, waited = self._last
@@ -85,19 +86,31 @@ class LoaderQueue:
     def take(self, taken: int) -> None:
         """Batches before this number were taken."""
         self.taken = max(self.taken, taken)
+        used: list[int] = []
         while self.works and self.works[0].number < self.taken:
-            self.works.popleft()
-        self.bringing.stager.taken(self.taken)
-        self.is_full = False
+            used += self.works.popleft().indices.tolist()
+        self._free(used, self.taken)
 
-    def clear(self) -> None:
-        """Nothing is queued any more."""
+    def clear(self, taken: int) -> None:
+        """Nothing is queued any more. Batches before this number were taken."""
+        used = [index for work in self.works if work.number < taken for index in work.indices.tolist()]
         if self.works:
             self.taken = max(self.taken, self.works[-1].number + 1)
         self.works.clear()
-        self.bringing.stager.taken(1 << 62)
-        self.is_full = False
+        self._free(used, 1 << 62)
         self._last = None
+
+    def _free(self, used: list[int], before: int) -> None:
+        """Works before a number are done with: what was staged for them may go, once it was decided on."""
+        reuse = self.bringing.near.reuse
+        if reuse is None:
+            self._freed(before)
+        else:
+            reuse.use(used, self.bringing.stager, lambda: self._freed(before))
+
+    def _freed(self, before: int) -> None:
+        self.bringing.stager.taken(before)
+        self.is_full = False
 
     @property
     def is_useless(self) -> bool:

@@ -160,7 +160,7 @@ def _send(channel: Channel, made: Made, inbox: Inbox) -> None:
 def unpickled(content: bytes) -> Duty:
     """The duty of a trainer that knows the secret."""
     OFFLOAD.check()
-    import cloudpickle  # type: ignore[import-untyped]
+    import cloudpickle
 
     duty: Duty = cloudpickle.loads(content)
     return duty

@@ -33,11 +33,12 @@ class Caching:
             if roots == ("/",):
                 name = f"files of {type(dataset).__module__}.{type(dataset).__qualname__}"
             is_private = ours is not None and (ours.is_private or loader.cache_policy != "keep-first")
-            if loader.peers:
-                name += " (of several hosts)"  # files have other names there
+            is_ruled = bool(loader.peers) and loader.cache_policy == "reuse-distance"
+            if loader.peers:  # files have other names there
+                name += " (of several hosts, by reuse)" if is_ruled else " (of several hosts)"
             cache = Cache(name, loader.cache, loader.cache_dir, is_private=is_private)
             ask = Asking(cache.folder) if loader.peers and cache.folder is not None else None
-            self.reads = FileReads(cache, roots, ask)
+            self.reads = FileReads(cache, roots, ask, is_ruled=is_ruled)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self.staging: Staging | None = None
         """What is read ahead for this loader, if anything."""
@@ -68,7 +69,7 @@ class Caching:
 
     def steering(self, loader: Any, own: Callable[[int], Ids] | None, world: int) -> Steering | None:
         """What decides on the cache's contents before samples are read; None for keep-first, which needs no decisions."""
-        if self.reads is None or loader.cache_policy == "keep-first":
+        if self.reads is None or loader.cache_policy == "keep-first" or loader.peers:
             return None
         if self._steering is None:
             sizes = loader.dataset.source.sizes

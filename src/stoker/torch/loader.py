@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch.utils.data
 
+from stoker.feed.foretold import check_order_of_hosts
 from stoker.feed.hooks import HOOKS
 from stoker.feed.options import Options, is_enabled, is_wanted
 from stoker.feed.progress import Progress, Route, TorchRoute
@@ -137,6 +138,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        if self.peers and self.cache_policy == "reuse-distance" and is_enabled():
+            check_order_of_hosts(self)
         if self.cache is not None and is_enabled():
             _ = self.here.caching  # so that what cannot be held is refused here
         if self.group is not None and is_enabled():

@@ -42,10 +42,11 @@ class Answer:
     """Items in the order in which they were asked for. What is None has to come from elsewhere.
 
     `later` has the positions of items that are there, but did not fit into this answer, and their sizes. `damaged` counts
-    items whose bytes were wrong, or those of another item: they are None, too.
+    items whose bytes were wrong, or those of another item: they are None, too. If the peer has not answered, `is_missing`:
+    nothing is known of what it has.
     """
 
-    __slots__ = ("_buffer", "_buffers", "damaged", "later", "payloads", "sealed")
+    __slots__ = ("_buffer", "_buffers", "damaged", "is_missing", "later", "payloads", "sealed")
 
     def __init__(
         self,
@@ -55,12 +56,15 @@ class Answer:
         damaged: int = 0,
         buffers: Buffers | None = None,
         buffer: bytearray | None = None,
+        *,
+        is_missing: bool = False,
     ) -> None:
         self.payloads = payloads
         self.sealed = sealed
         """As the store keeps them: `Store.put(..., is_sealed=True)`."""
         self.later = later or {}
         self.damaged = damaged
+        self.is_missing = is_missing
         self._buffers = buffers
         self._buffer = buffer
 
@@ -81,4 +85,4 @@ class Answer:
 def nothing(count: int) -> Answer:
     """The answer of a peer that does not answer."""
     none = (None,) * count
-    return Answer(none, none)
+    return Answer(none, none, is_missing=True)

@@ -190,14 +190,15 @@ def unpack_held(frame: Frame, after: bytes, limit: int) -> Held:
 class Told:
     """What a host says of itself, unasked: names that it holds from now on, and names that have gone."""
 
-    generation: int
+    number: int
+    """Of the host among those of the job, from 1 on; 0 if it has none."""
     held: Sequence[bytes]
     gone: Sequence[bytes]
 
 
 def pack_told(told: Told) -> bytes:
     """The body of an unasked word."""
-    return b"".join((_TOLD.pack(told.generation, len(told.held)), *told.held, *told.gone))
+    return b"".join((_TOLD.pack(told.number, len(told.held)), *told.held, *told.gone))
 
 
 def unpack_told(frame: Frame) -> Told:
@@ -205,11 +206,11 @@ def unpack_told(frame: Frame) -> Told:
     count, body = frame.header.count, frame.body
     if len(body) != _TOLD.size + count * NAME_BYTES or frame.header.payload_bytes:
         raise FrameError("not a list of names")
-    generation, held = _TOLD.unpack_from(body)
+    number, held = _TOLD.unpack_from(body)
     if held > count:
         raise FrameError("more names are held than told")
     names = _names(body, _TOLD.size, count)
-    return Told(generation, names[:held], names[held:])
+    return Told(number, names[:held], names[held:])
 
 
 def _names(body: bytes, place: int, count: int) -> list[bytes]:

@@ -17,9 +17,9 @@ from stoker.wire.channel import Channel
 from stoker.wire.frames import Frame, FrameError, Kind
 from stoker.wire.link import Asked, Link, connect
 
-_FIRST_PAUSE_S = 0.1
-_LONGEST_AWAY_S = 1.0
-"""The longest pause when there is no connection: an attempt delays nobody."""
+_FIRST_AWAY_S, _LONGEST_AWAY_S = 0.02, 1.0
+"""Pauses when there is no connection: an attempt delays nobody. Hosts of a job start at slightly different moments."""
+_FIRST_LATE_S = 0.1
 _LONGEST_LATE_S = 5.0
 """The longest pause for a host that is connected but late, again and again: each time costs a read its deadline."""
 _GOOD_S = 10.0
@@ -136,13 +136,14 @@ class Links:
             with self._lock:
                 self._changed.wait_for(lambda: self._is_closed or self._is_suspect or len(self._links) < self._connections)
                 is_late = self._is_suspect and bool(self._links)
-                if time.monotonic() - good_since > (_GOOD_S if is_late else _FIRST_PAUSE_S):
+                if time.monotonic() - good_since > (_GOOD_S if is_late else _FIRST_LATE_S):
                     pause_s = 0.0
                 self._changed.wait_for(lambda: self._is_closed, pause_s)
                 if self._is_closed:
                     return
                 links = list(self._links)
-            pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_LATE_S if is_late else _LONGEST_AWAY_S)
+            first_s, longest_s = (_FIRST_LATE_S, _LONGEST_LATE_S) if is_late else (_FIRST_AWAY_S, _LONGEST_AWAY_S)
+            pause_s = min(max(first_s, 2 * pause_s), longest_s)
             trouble = self._mend(links)
             good_since = float("inf") if trouble else time.monotonic()
             with self._lock:

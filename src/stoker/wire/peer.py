@@ -140,7 +140,7 @@ class Peer:
         for place in range(0, len(names), _TOLD_AT_ONCE):
             piece = names[place : place + _TOLD_AT_ONCE]
             held, gone = [name for name, is_held in piece if is_held], [name for name, is_held in piece if not is_held]
-            if not self._links.tell(Kind.TOLD, len(piece), frames.pack_told(Told(told.generation, held, gone))):
+            if not self._links.tell(Kind.TOLD, len(piece), frames.pack_told(Told(told.number, held, gone))):
                 return False
             if place + _TOLD_AT_ONCE < len(names) and not self.ping():  # one piece is on its way at a time
                 return False
