@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -132,6 +133,86 @@ def test_a_dataset_that_opens_other_files_than_it_lists_is_given_up(tmp_path: Pa
     assert latent.reads() - before < 1.7 * 8 * FILES  # all would be 2
 
 
+class Computed(Listed):
+    """Makes the paths of a sample as it is asked for: a picture, and its mask."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = len(os.listdir(folder)) // 2
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        first = np.random.randint(100) if self.draws else 0
+        contents = [(self.folder / f"{1 + number % 2}-{number:04}").read_bytes() for number in self.numbers(index)]
+        return np.concatenate([np.frombuffer(content, np.uint8)[first:][:64] for content in contents]), index
+
+    def numbers(self, index: int) -> list[int]:
+        return [2 * index, 2 * index + 1]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_what_a_dataset_opens_in_the_first_epoch_is_read_ahead_in_the_second(
+    regime: str, latent: Latent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latent.set(0.004, 1)
+    latent.set(0.004, 2)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "cache": 2 * SIZE, **REGIMES[regime]}
+    if regime == "spawned workers":
+        options["persistent_workers"] = True  # starting them takes seconds
+    dataset = Computed(latent.path)
+    dataset.draws = options.get("workers") != "threads"
+    monkeypatch.setenv("STOKER_READERS", "0")
+    with stoker.DataLoader(dataset, cache_dir=tmp_path / "without", **options) as loader:
+        expected = [batches(loader) for _ in range(2)]
+    monkeypatch.delenv("STOKER_READERS")
+    with kept_alive(latent.path, tmp_path):
+        for attempt in range(10):  # a busy machine may not get round to it
+            with stoker.DataLoader(dataset, cache_dir=tmp_path / f"with-{attempt}", **options) as loader:
+                assert same(batches(loader), expected[0])
+                assert loader.stats().read_ahead == 0
+                assert same(batches(loader), expected[1])
+                if loader.stats().read_ahead:
+                    return
+    raise AssertionError("nothing was read ahead")
+
+
+@pytest.mark.parametrize("is_chosen_anew", [False, True])
+def test_a_dataset_that_opens_other_files_each_time_is_given_up(
+    is_chosen_anew: bool, tmp_path: Path, latent: Latent
+) -> None:
+    class Anew(Computed):
+        def numbers(self, index: int) -> list[int]:
+            return [secrets.randbelow(FILES) if is_chosen_anew else 2 * index]
+
+    latent.set(0.001, 1)
+    latent.set(0.001, 2)
+    epochs, each = 4, FILES // 2 * 8
+    dataset = ConcatDataset([Anew(latent.path)] * 8)
+    with stoker.DataLoader(dataset, 2, shuffle=True, num_workers=1, cache=SIZE, cache_dir=tmp_path) as loader:
+        with kept_alive(latent.path, tmp_path):
+            before = latent.reads()
+            for _ in range(epochs):
+                list(loader)
+            if is_chosen_anew:
+                assert latent.reads() - before < (epochs + 1) * each  # all that was recorded would be 3 epochs more
+            else:
+                until(lambda: list(loader) and loader.stats().read_ahead > 2 * each)
+
+
+def test_samples_that_were_noted_are_not_noted_again(data: Path, tmp_path: Path) -> None:
+    with stoker.DataLoader(Computed(data), 4, num_workers=2, cache=SIZE, cache_dir=tmp_path) as loader:
+        lengths = []
+        for _ in range(3):
+            list(loader)
+            ahead = loader.here.ahead
+            assert ahead is not None and ahead.staging.notes is not None
+            lengths.append(os.fstat(ahead.staging.notes.log.descriptor).st_size)
+        assert lengths[0] and len(set(lengths)) == 1
+        assert not ahead.staging.notes.is_open
+
+
 def test_tables_of_parts_and_chains(data: Path) -> None:
     listed = Listed(data)
     paths = [path for path, _ in listed.samples]
@@ -226,13 +307,23 @@ def test_a_killed_rank_leaves_nothing(latent: Latent, tmp_path: Path) -> None:
         assert not keepers()
 
 
-@pytest.mark.parametrize("room", ["all", "a quarter"])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_losses_are_bit_for_bit_those_without(ranks: int, room: str, latent: Latent, tmp_path: Path, scripts: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "room", "kind"),
+    [
+        (1, "all", "listed"),
+        (1, "a quarter", "listed"),
+        (2, "all", "listed"),
+        (2, "a quarter", "listed"),
+        (2, "a quarter", "computed"),
+    ],
+)
+def test_losses_are_bit_for_bit_those_without(
+    ranks: int, room: str, kind: str, latent: Latent, tmp_path: Path, scripts: Path
+) -> None:
     cache = FILES * SIZE if room == "all" else FILES * SIZE // 4
 
     def train(readers: str) -> tuple[list[str], int]:
-        words = [str(scripts / "files_ddp.py"), str(latent.path), str(tmp_path / readers), str(cache)]
+        words = [str(scripts / "files_ddp.py"), str(latent.path), str(tmp_path / readers), str(cache), kind]
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
         environment = {**os.environ, "STOKER_READERS": readers}
         command = [sys.executable, *launch, *words]
