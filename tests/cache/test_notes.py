@@ -1,4 +1,4 @@
-"""What a batch opens is noted once for the index that it belongs to, by any number of processes; half a line spoils one more."""
+"""What a batch opens is noted once for its index, by any number of processes; half a line spoils one more."""
 
 import multiprocessing
 import os

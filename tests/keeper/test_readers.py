@@ -1,6 +1,7 @@
 """What the keeper reads ahead: the same batches as without, for every kind of loader; readers go where they are needed."""
 
 import contextlib
+import io
 import multiprocessing
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,15 +21,19 @@ import pytest
 import torch
 from tests.keeper.conftest import FILES, SIZE
 from tests.keeper.test_life import is_gone, keepers, the_keeper
-from tests.latent_folder import Latent
+from tests.latent_folder import Latent, latent_folder
 from tests.tries import HANG_S, until
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 import stoker
+from stoker.cache.staging import Stager, Staging
 from stoker.feed.tables import paths_of
 from stoker.keeper import view
+from stoker.keeper.bringing import Bringing, Brought, Near
 from stoker.keeper.queues import LoaderQueue, Queued
-from stoker.source.files import Files
+from stoker.keeper.table import range_entry, where
+from stoker.source.files import Files, file_version, range_key
+from stoker.source.tar import members
 
 
 class Listed(Dataset[Any]):
@@ -221,6 +227,66 @@ def test_tables_of_parts_and_chains(data: Path) -> None:
     assert paths_of(ConcatDataset([listed, Subset(listed, [5])])) == [*paths, paths[5]]
     assert paths_of(stoker.Dataset(Files(paths), prep=lambda raw, index, rng: 0)) == paths
     assert paths_of(torch.utils.data.TensorDataset(torch.arange(3))) is None
+
+
+def _first_bytes(raw: memoryview, index: int, rng: Any) -> Any:
+    content = members(raw)["bin"]
+    return np.frombuffer(content, np.uint8)[:64].copy(), index
+
+
+@pytest.mark.parametrize("room", ["all", "none"])
+def test_samples_of_tar_shards_are_read_ahead(room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))  # for the indices: that folder cannot be written
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for shard in range(3):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for number in range(32):
+                about = tarfile.TarInfo(f"{number:04}.bin")
+                about.size = SIZE
+                tar.addfile(about, io.BytesIO(np.random.default_rng(32 * shard + number).bytes(SIZE)))
+        os.utime(folder / f"{shard}.tar", (1e9, 1e9))
+    with latent_folder(folder, 0.004) as made:
+        if made is None:
+            pytest.skip("/dev/fuse cannot be mounted here")
+        dataset = stoker.Dataset(str(made.path / "*.tar"), _first_bytes)
+        options: dict[str, Any] = {"shuffle": True, "num_workers": 2, "seed": 3}
+        cache = 4 * FILES * SIZE if room == "all" else 1
+        monkeypatch.setenv("STOKER_READERS", "0")
+        with stoker.DataLoader(dataset, 8, cache=cache, cache_dir=tmp_path / "without", **options) as loader:
+            expected = batches(loader)
+        monkeypatch.delenv("STOKER_READERS")
+        with kept_alive(made.path, tmp_path):
+            for attempt in range(10):
+                with stoker.DataLoader(
+                    dataset, 8, cache=cache, cache_dir=tmp_path / f"with-{attempt}", **options
+                ) as loader:
+                    assert same(batches(loader), expected)
+                    if loader.stats().read_ahead:
+                        return
+    raise AssertionError("nothing was read ahead")
+
+
+def test_no_range_of_a_shard_is_brought_that_has_been_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "shard.tar"
+    path.write_bytes(b"old" * 1000)
+    os.utime(path, (1e9, 1e9))
+    entry = range_entry(str(path), 30, 60, file_version(os.stat(path))).encode()
+    with stoker.DataLoader(Listed(tmp_path), 1, cache=1 << 20, cache_dir=tmp_path / "cache") as loader:
+        assert loader.caching.cache is not None and loader.caching.cache.folder is not None
+        memory = Staging(1 << 20).memory
+        stager = Stager(1 << 20, os.dup(memory.descriptor))
+        near = Near(loader.caching.cache.folder)
+        bringing = Bringing(near, stager, ("/",), fills_cache=False, is_shared=False, far=None)
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        status = os.stat(path)
+        found = bringing._look_at_range(where(entry))
+        assert found == (range_key(str(path), 30, 60) + file_version(status), 60)
+        path.write_bytes(b"new" * 1000)
+        os.utime(path, (1e9, 1e9))
+        assert bringing.bring(0, entry)[0] is Brought.LEFT
+        near.close()
 
 
 def _rank(number: int, folder: Path, cache_dir: Path, stop: Any) -> None:
