@@ -109,7 +109,6 @@ class Options:
         if self.peers is not None:
             self._check_peers()
         if self.group is not None:
-            self._check_ranks_in_group()
             checked = checked._checked_in_group(dataset)
         return checked
 
@@ -123,13 +122,6 @@ class Options:
             raise ConfigError(f"peers= goes with cache_policy='keep-first', not with {self.cache_policy!r}")
         local_addresses(parse_addresses(str(self.peers)))
         shared_secret()
-
-    def _check_ranks_in_group(self) -> None:
-        if self.ranks == "shared":
-            raise ConfigError(
-                "ranks='shared' does not go with group=: in a group each rank shares its batches with the same rank of the "
-                "other jobs, and their workers serve that rank alone. Leave one of the two out"
-            )
 
     def _check_order_is_known(self, dataset: Any) -> None:
         from stoker.tensor.dataset import of_stoker  # not at the top: on other systems it cannot even be imported
