@@ -196,7 +196,8 @@ class Stager:
         name = _name(key)
         for row in range(name % ROWS, name % ROWS + _PROBES):
             at = row % ROWS * 4
-            if self._rows[at + _STATE] == FREE:
+            # Not by its state: a worker may write USED into a row that was freed while it copied the payload.
+            if at not in self._by_row:
                 self._rows[at + _OFFSET], self._rows[at + _LENGTH] = start, length
                 self._rows[at] = name
                 self._rows[at + _STATE] = COMING
