@@ -8,7 +8,7 @@ JSON line: pictures per second of the cold epoch for both, of storage alone and 
 over the smaller of these two. `--cache 0.2` is a cache for a fifth of the data: the rest is staged, or with `--pages`
 read into the kernel's page cache instead. `--computed` is a dataset that lists no files, and makes two paths of every
 index: what it opens is recorded in the first epoch, so give it `--epochs 2`. `cpu_s` is the processor time of the keeper
-and of everything else, over all epochs.
+and of the job beside it over all epochs, and of the job without readers.
 """
 
 import argparse
@@ -200,7 +200,9 @@ def main() -> None:
         "of_limit": {name: round(rate / limit, 3) for name, rate in rates.items()},
         "ahead": ahead,
         "cpu_s": {
-            who: round(statistics.median(one[f"{who}_cpu_s"] for one in found["readers"]), 2) for who in ("keeper", "other")
+            "keeper": round(statistics.median(one["keeper_cpu_s"] for one in found["readers"]), 2),
+            "beside it": round(statistics.median(one["other_cpu_s"] for one in found["readers"]), 2),
+            "without": round(statistics.median(one["other_cpu_s"] for one in found["none"]), 2),
         },
         "options": {name: value for name, value in vars(options).items() if name != "data"},
     }

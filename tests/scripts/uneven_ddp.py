@@ -3,8 +3,8 @@
 torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies FOLDER] [--meets FOLDER]
 
 With --dies the last rank is killed in its first attempt. Ranks then meet in that folder: in the store of torchrun's agent
-they may find addresses of the attempt before. With --meets it begins when the ranks of two jobs have their loaders, and every
-sample that is prepared leaves a line in that folder.
+they may find addresses of the attempt before. With --meets it begins when the ranks of two jobs have their
+loaders, and every sample that is prepared leaves a line in that folder.
 """
 
 import argparse
