@@ -6,12 +6,15 @@ Pictures in JPEG, decoded by PIL and cropped, from a disk that is really limited
 every read takes milliseconds (--latency; root, /dev/fuse). Everything is cold in each turn, with and without readers. One
 JSON line: pictures per second of the cold epoch for both, of storage alone and of preparing alone; `of_limit` is the rate
 over the smaller of these two. `--cache 0.2` is a cache for a fifth of the data: the rest is staged, or with `--pages`
-read into the kernel's page cache instead.
+read into the kernel's page cache instead. `--computed` is a dataset that lists no files, and makes two paths of every
+index: what it opens is recorded in the first epoch, so give it `--epochs 2`. `cpu_s` is the processor time of the keeper
+and of the job beside it over all epochs, and of the job without readers.
 """
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +30,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 import stoker
+from stoker.keeper.view import keepers
 from stoker.units import parse_bytes
 from workloads import jpeg
 
@@ -44,6 +48,23 @@ class Pictures(Dataset[Any]):
         with open(self.samples[index][0], "rb") as file:
             picture = Image.open(file).convert("RGB")
         return np.asarray(picture.crop((0, 0, 224, 224))), index
+
+
+class Computed(Pictures):
+    """Lists nothing: a sample is a picture and another one, whose names follow from the index."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.count = folder, len(os.listdir(folder)) // 2
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        crops = []
+        for number in (2 * index, 2 * index + 1):
+            with open(f"{self.folder}/{number:06}.jpg", "rb") as file:
+                crops.append(np.asarray(Image.open(file).convert("RGB").crop((0, 0, 224, 224))))
+        return np.concatenate(crops), index
 
 
 def make(folder: Path, count: int) -> None:
@@ -68,7 +89,7 @@ def make_cold(folder: str) -> int:
 def child(options: Any) -> None:
     """One cold epoch, then a warm one if the cache holds all."""
     torch.set_num_threads(1)
-    dataset = Pictures(options.data)
+    dataset: Any = (Computed if options.computed else Pictures)(options.data)
     size = make_cold(options.data)
     loader = stoker.DataLoader(
         dataset, options.batch, shuffle=True, num_workers=options.workers, cache=int(options.cache * size) + (1 << 20)
@@ -84,8 +105,18 @@ def child(options: Any) -> None:
         rates.append(seen / (time.monotonic() - began))
         assert seen == len(dataset)
     stats = loader.stats()
+    found = {"rates": rates, "read_ahead": stats.read_ahead, "misses": stats.misses, "hits": stats.hits}
+    found["keeper_cpu_s"] = sum(map(cpu_s, [keeper.pid for keeper in keepers()]))
     loader.close()
-    print(json.dumps({"rates": rates, "read_ahead": stats.read_ahead, "misses": stats.misses, "hits": stats.hits}))
+    own, workers = os.times(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    found["other_cpu_s"] = own.user + own.system + workers.ru_utime + workers.ru_stime
+    print(json.dumps(found))
+
+
+def cpu_s(pid: int) -> float:
+    """The processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def storage_rate(data: str, join: Any, readers: int) -> float:
@@ -106,6 +137,7 @@ def run(options: Any, data: str, join: Any, **environment: str) -> dict[str, Any
     words = [sys.executable, __file__, "--data", data]
     for name in ("batch", "workers", "cache", "epochs", "compute"):
         words += [f"--{name}", str(getattr(options, name))]
+    words += ["--computed"] * options.computed
     out = subprocess.run(words, preexec_fn=join, stdout=-1, check=True, env={**os.environ, **environment})
     found: dict[str, Any] = json.loads(out.stdout.splitlines()[-1])
     subprocess.run([sys.executable, "-m", "stoker", "cache", "clear"], stdout=-1, check=True)
@@ -124,6 +156,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--cache", type=float, default=1.2, help="room in the cache, as part of the data")
+    parser.add_argument("--computed", action="store_true", help="a dataset that lists no files")
     parser.add_argument("--pages", action="store_true", help="no staging: the page cache instead")
     parser.add_argument("--compute", type=float, default=0.0, help="seconds of training for a batch")
     parser.add_argument("--epochs", type=int, default=1)
@@ -166,6 +199,11 @@ def main() -> None:
         ),
         "of_limit": {name: round(rate / limit, 3) for name, rate in rates.items()},
         "ahead": ahead,
+        "cpu_s": {
+            "keeper": round(statistics.median(one["keeper_cpu_s"] for one in found["readers"]), 2),
+            "beside it": round(statistics.median(one["other_cpu_s"] for one in found["readers"]), 2),
+            "without": round(statistics.median(one["other_cpu_s"] for one in found["none"]), 2),
+        },
         "options": {name: value for name, value in vars(options).items() if name != "data"},
     }
     print(json.dumps(result))

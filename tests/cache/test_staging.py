@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cache.staging import FROM_PEER, Stager, Staging, active, current
+from stoker.cache.staging import FROM_PEER, USED, Stager, Staging, active, current
 
 CAPACITY = 64 << 10
 
@@ -119,3 +119,13 @@ def test_nobody_waits_for_a_keeper_that_is_late(monkeypatch: pytest.MonkeyPatch)
     assert staging.is_late()
     stager.beat()
     assert not staging.is_late()
+
+
+def test_rows_that_a_worker_writes_to_too_late_are_used_again() -> None:
+    staging, stager = pair()
+    assert stage(stager, 0, 1, 100)
+    stager.taken(1)
+    for at in range(3, len(staging._rows), 4):
+        staging._rows[at - 2] = USED  # by workers that were copying as the batches were dropped
+    assert stage(stager, 1, 2, 100)
+    assert staging.get(key(2)) == (payload(2, 100), False)

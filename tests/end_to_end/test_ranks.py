@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,22 @@ def test_what_draws_without_a_seed_stays_as_it_is_and_says_how_to_share(scripts:
     assert shared == plain
     assert not helped
     assert says.count("stoker run --seed N") == 1
+
+
+def test_two_jobs_of_two_ranks_in_a_group_prepare_everything_once(scripts: Path, tmp_path: Path) -> None:
+    """Helping across ranks is off there, which one line of each job says."""
+    alone, _, _ = train(scripts, 2, "--draws", options=SEED)
+
+    def job() -> tuple[str, str, dict[int, int]]:
+        options = (*SEED, "--group", f"ranks-{tmp_path.name}", "--ranks", "shared")
+        return train(scripts, 2, "--draws", "--meets", str(tmp_path), options=options)
+
+    with ThreadPoolExecutor() as jobs:
+        found = [one.result() for one in [jobs.submit(job) for _ in range(2)]]
+    for losses, said, helped in found:
+        assert losses == alone
+        assert said.count("in a group workers serve one rank of all its jobs") == 1
+        assert not helped
+    prepared = Counter((tmp_path / "prepared").read_text().split())
+    assert len(prepared) == 128
+    assert set(prepared.values()) == {2}  # once in each epoch, for both jobs

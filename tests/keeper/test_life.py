@@ -4,18 +4,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.tries import until
+from tests.tries import HANG_S, until
 
+from stoker.cache.staging import Staging
 from stoker.host import folders, process
 from stoker.keeper import door, messages
+from stoker.keeper.abroad import Abroad
 from stoker.keeper.client import Line
+from stoker.keeper.table import write_table
 
 _CALLER = """
 import os, signal, sys
@@ -197,3 +202,43 @@ def test_loaders_may_be_made_while_the_line_is_made_again(monkeypatch: pytest.Mo
     finally:
         for number in numbers:
             line.leave(number)
+
+
+def test_a_loader_that_comes_while_the_line_is_full_is_introduced_later() -> None:
+    line = Line()
+    first = line.join(_about(), [])
+    pid = the_keeper()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        while line.queued(first, 0, 0, 0.0, bytes(4096)):
+            pass
+        staging, table = Staging(0), write_table(["/none", "/none"])
+        assert table is not None
+        late = line.join({**_about(), "folder": str(Path("/none"))}, [staging.memory.descriptor, table])
+        assert late in line._unsaid
+        gone = line.join(_about(), [])
+        line.leave(gone)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: line.queued(late, 0, 0, 0.0, b"    "))
+    assert not line._unsaid
+    line.leave(late)
+    line.leave(first)
+    os.close(table)
+
+
+def _about() -> dict[str, Any]:
+    return {"staging": 0, "folder": "/none", "roots": ["/"], "fills": True, "readers": 1, "governed": True, "rank": None}
+
+
+def test_leaving_other_hosts_holds_nobody_up(tmp_path: Path) -> None:
+    is_over = threading.Event()
+    peering: Any = SimpleNamespace(close=lambda: is_over.wait(2 * HANG_S), give_no_more=lambda folder: None)
+    abroad = Abroad()
+    abroad._peerings["hosts", "secret"], abroad._called["hosts", "secret"] = (peering, 1), {}
+    began = time.monotonic()
+    abroad.leave(SimpleNamespace(peering=peering), tmp_path)  # type: ignore[arg-type]
+    assert not is_over.is_set()
+    assert time.monotonic() - began < HANG_S
+    is_over.set()
+    abroad.close()

@@ -1,13 +1,16 @@
 """What the keeper reads ahead: the same batches as without, for every kind of loader; readers go where they are needed."""
 
 import contextlib
+import io
 import multiprocessing
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,15 +21,19 @@ import pytest
 import torch
 from tests.keeper.conftest import FILES, SIZE
 from tests.keeper.test_life import is_gone, keepers, the_keeper
-from tests.latent_folder import Latent
+from tests.latent_folder import Latent, latent_folder
 from tests.tries import HANG_S, until
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 import stoker
+from stoker.cache.staging import Stager, Staging
 from stoker.feed.tables import paths_of
 from stoker.keeper import view
+from stoker.keeper.bringing import Bringing, Brought, Near
 from stoker.keeper.queues import LoaderQueue, Queued
-from stoker.source.files import Files
+from stoker.keeper.table import range_entry, where
+from stoker.source.files import Files, file_version, range_key
+from stoker.source.tar import members
 
 
 class Listed(Dataset[Any]):
@@ -85,7 +92,8 @@ def test_batches_are_the_same_and_were_read_ahead(
     monkeypatch.setenv("STOKER_READERS", "0")
     with stoker.DataLoader(dataset, cache=cache, cache_dir=tmp_path / "without", **options) as loader:
         expected = [batches(loader) for _ in range(2)]
-        assert loader.stats().read_ahead == 0
+        without = loader.stats()
+        assert without.read_ahead == 0
     monkeypatch.delenv("STOKER_READERS")
     with kept_alive(latent.path, tmp_path):
         for attempt in range(10):  # a busy machine starts the keeper when all is read
@@ -93,9 +101,11 @@ def test_batches_are_the_same_and_were_read_ahead(
                 for epoch in range(2):
                     assert same(batches(loader), expected[epoch])
                 stats = loader.stats()
-            if "seed" not in options:  # with one, samples that draw are made again once
+            if "seed" not in options:  # with one, each worker makes a sample twice to find out that it draws
                 found = FILES if room == "all" else FILES // 4
-                assert (stats.hits, stats.misses) == (found, 2 * FILES - found)  # the same as without
+                assert (stats.hits, stats.misses) == (found, 2 * FILES - found)
+            if "seed" not in options or room == "all":
+                assert (stats.hits, stats.misses) == (without.hits, without.misses)
             assert stats.bytes_storage == stats.misses * SIZE
             if stats.read_ahead:
                 return
@@ -132,6 +142,86 @@ def test_a_dataset_that_opens_other_files_than_it_lists_is_given_up(tmp_path: Pa
     assert latent.reads() - before < 1.7 * 8 * FILES  # all would be 2
 
 
+class Computed(Listed):
+    """Makes the paths of a sample as it is asked for: a picture, and its mask."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.count = len(os.listdir(folder)) // 2
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        first = np.random.randint(100) if self.draws else 0
+        contents = [(self.folder / f"{1 + number % 2}-{number:04}").read_bytes() for number in self.numbers(index)]
+        return np.concatenate([np.frombuffer(content, np.uint8)[first:][:64] for content in contents]), index
+
+    def numbers(self, index: int) -> list[int]:
+        return [2 * index, 2 * index + 1]
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_what_a_dataset_opens_in_the_first_epoch_is_read_ahead_in_the_second(
+    regime: str, latent: Latent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latent.set(0.004, 1)
+    latent.set(0.004, 2)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "cache": 2 * SIZE, **REGIMES[regime]}
+    if regime == "spawned workers":
+        options["persistent_workers"] = True  # starting them takes seconds
+    dataset = Computed(latent.path)
+    dataset.draws = options.get("workers") != "threads"
+    monkeypatch.setenv("STOKER_READERS", "0")
+    with stoker.DataLoader(dataset, cache_dir=tmp_path / "without", **options) as loader:
+        expected = [batches(loader) for _ in range(2)]
+    monkeypatch.delenv("STOKER_READERS")
+    with kept_alive(latent.path, tmp_path):
+        for attempt in range(10):  # a busy machine may not get round to it
+            with stoker.DataLoader(dataset, cache_dir=tmp_path / f"with-{attempt}", **options) as loader:
+                assert same(batches(loader), expected[0])
+                assert loader.stats().read_ahead == 0
+                assert same(batches(loader), expected[1])
+                if loader.stats().read_ahead:
+                    return
+    raise AssertionError("nothing was read ahead")
+
+
+@pytest.mark.parametrize("is_chosen_anew", [False, True])
+def test_a_dataset_that_opens_other_files_each_time_is_given_up(
+    is_chosen_anew: bool, tmp_path: Path, latent: Latent
+) -> None:
+    class Anew(Computed):
+        def numbers(self, index: int) -> list[int]:
+            return [secrets.randbelow(FILES) if is_chosen_anew else 2 * index]
+
+    latent.set(0.001, 1)
+    latent.set(0.001, 2)
+    epochs, each = 4, FILES // 2 * 8
+    dataset = ConcatDataset([Anew(latent.path)] * 8)
+    with stoker.DataLoader(dataset, 2, shuffle=True, num_workers=1, cache=SIZE, cache_dir=tmp_path) as loader:
+        with kept_alive(latent.path, tmp_path):
+            before = latent.reads()
+            for _ in range(epochs):
+                list(loader)
+            if is_chosen_anew:
+                assert latent.reads() - before < (epochs + 1) * each  # all that was recorded would be 3 epochs more
+            else:
+                until(lambda: list(loader) and loader.stats().read_ahead > 2 * each)
+
+
+def test_samples_that_were_noted_are_not_noted_again(data: Path, tmp_path: Path) -> None:
+    with stoker.DataLoader(Computed(data), 4, num_workers=2, cache=SIZE, cache_dir=tmp_path) as loader:
+        lengths = []
+        for _ in range(3):
+            list(loader)
+            ahead = loader.here.ahead
+            assert ahead is not None and ahead.staging.notes is not None
+            lengths.append(os.fstat(ahead.staging.notes.log.descriptor).st_size)
+        assert lengths[0] and len(set(lengths)) == 1
+        assert not ahead.staging.notes.is_open
+
+
 def test_tables_of_parts_and_chains(data: Path) -> None:
     listed = Listed(data)
     paths = [path for path, _ in listed.samples]
@@ -140,6 +230,66 @@ def test_tables_of_parts_and_chains(data: Path) -> None:
     assert paths_of(ConcatDataset([listed, Subset(listed, [5])])) == [*paths, paths[5]]
     assert paths_of(stoker.Dataset(Files(paths), prep=lambda raw, index, rng: 0)) == paths
     assert paths_of(torch.utils.data.TensorDataset(torch.arange(3))) is None
+
+
+def _first_bytes(raw: memoryview, index: int, rng: Any) -> Any:
+    content = members(raw)["bin"]
+    return np.frombuffer(content, np.uint8)[:64].copy(), index
+
+
+@pytest.mark.parametrize("room", ["all", "none"])
+def test_samples_of_tar_shards_are_read_ahead(room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))  # for the indices: that folder cannot be written
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for shard in range(3):
+        with tarfile.open(folder / f"{shard}.tar", "w") as tar:
+            for number in range(32):
+                about = tarfile.TarInfo(f"{number:04}.bin")
+                about.size = SIZE
+                tar.addfile(about, io.BytesIO(np.random.default_rng(32 * shard + number).bytes(SIZE)))
+        os.utime(folder / f"{shard}.tar", (1e9, 1e9))
+    with latent_folder(folder, 0.004) as made:
+        if made is None:
+            pytest.skip("/dev/fuse cannot be mounted here")
+        dataset = stoker.Dataset(str(made.path / "*.tar"), _first_bytes)
+        options: dict[str, Any] = {"shuffle": True, "num_workers": 2, "seed": 3}
+        cache = 4 * FILES * SIZE if room == "all" else 1
+        monkeypatch.setenv("STOKER_READERS", "0")
+        with stoker.DataLoader(dataset, 8, cache=cache, cache_dir=tmp_path / "without", **options) as loader:
+            expected = batches(loader)
+        monkeypatch.delenv("STOKER_READERS")
+        with kept_alive(made.path, tmp_path):
+            for attempt in range(10):
+                with stoker.DataLoader(
+                    dataset, 8, cache=cache, cache_dir=tmp_path / f"with-{attempt}", **options
+                ) as loader:
+                    assert same(batches(loader), expected)
+                    if loader.stats().read_ahead:
+                        return
+    raise AssertionError("nothing was read ahead")
+
+
+def test_no_range_of_a_shard_is_brought_that_has_been_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "shard.tar"
+    path.write_bytes(b"old" * 1000)
+    os.utime(path, (1e9, 1e9))
+    entry = range_entry(str(path), 30, 60, file_version(os.stat(path))).encode()
+    with stoker.DataLoader(Listed(tmp_path), 1, cache=1 << 20, cache_dir=tmp_path / "cache") as loader:
+        assert loader.caching.cache is not None and loader.caching.cache.folder is not None
+        memory = Staging(1 << 20).memory
+        stager = Stager(1 << 20, os.dup(memory.descriptor))
+        near = Near(loader.caching.cache.folder)
+        bringing = Bringing(near, stager, ("/",), fills_cache=False, is_shared=False, far=None)
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        status = os.stat(path)
+        found = bringing._look_at_range(where(entry))
+        assert found == (range_key(str(path), 30, 60) + file_version(status), 60)
+        path.write_bytes(b"new" * 1000)
+        os.utime(path, (1e9, 1e9))
+        assert bringing.bring(0, entry)[0] is Brought.LEFT
+        near.close()
 
 
 def _rank(number: int, folder: Path, cache_dir: Path, stop: Any) -> None:
@@ -226,13 +376,23 @@ def test_a_killed_rank_leaves_nothing(latent: Latent, tmp_path: Path) -> None:
         assert not keepers()
 
 
-@pytest.mark.parametrize("room", ["all", "a quarter"])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_losses_are_bit_for_bit_those_without(ranks: int, room: str, latent: Latent, tmp_path: Path, scripts: Path) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "room", "kind"),
+    [
+        (1, "all", "listed"),
+        (1, "a quarter", "listed"),
+        (2, "all", "listed"),
+        (2, "a quarter", "listed"),
+        (2, "a quarter", "computed"),
+    ],
+)
+def test_losses_are_bit_for_bit_those_without(
+    ranks: int, room: str, kind: str, latent: Latent, tmp_path: Path, scripts: Path
+) -> None:
     cache = FILES * SIZE if room == "all" else FILES * SIZE // 4
 
     def train(readers: str) -> tuple[list[str], int]:
-        words = [str(scripts / "files_ddp.py"), str(latent.path), str(tmp_path / readers), str(cache)]
+        words = [str(scripts / "files_ddp.py"), str(latent.path), str(tmp_path / readers), str(cache), kind]
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
         environment = {**os.environ, "STOKER_READERS": readers}
         command = [sys.executable, *launch, *words]

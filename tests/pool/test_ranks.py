@@ -582,11 +582,6 @@ def test_only_one_rank_says_that_a_seed_would_share_what_draws() -> None:
     assert len(said) == 1 and "stoker run --seed N" in said[0]
 
 
-def test_a_group_is_not_shared_between_ranks() -> None:
-    with pytest.raises(stoker.errors.ConfigError, match="does not go with group="):
-        loader_of(Uneven(), 0, group="search")
-
-
 def test_ranks_with_other_data_are_strangers() -> None:
     jobs = {sharing.job_of(loader_of(Uneven(dear_s=dear_s), 0, seed=seed)) for dear_s in (0, 1) for seed in (1, 2)}
     assert len(jobs) == 4

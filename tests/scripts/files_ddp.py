@@ -1,6 +1,6 @@
 """One process of a training on files under DistributedDataParallel: prints its losses in full, and what was read ahead.
 
-files_ddp.py FOLDER CACHE_DIR CACHE_BYTES
+files_ddp.py FOLDER CACHE_DIR CACHE_BYTES listed|computed
 """
 
 import os
@@ -29,13 +29,27 @@ class Files(Dataset[Any]):
         return torch.from_numpy(first) + torch.rand(16), label
 
 
+class Computed(Files):
+    """Lists no paths: it makes them of numbers."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder, self.count = folder, len(os.listdir(folder))
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def samples(self) -> Any:
+        return [(f"{self.folder}/{1 + number % 2}-{number:04}", number % 3) for number in range(self.count)]
+
+
 def main() -> None:
-    folder, cache_dir, cache_bytes = sys.argv[1:]
+    folder, cache_dir, cache_bytes, kind = sys.argv[1:]
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)
     torch.manual_seed(7)
     model: Any = torch.nn.Linear(16, 3)
-    dataset = Files(folder)
+    dataset = Files(folder) if kind == "listed" else Computed(folder)
     sampler: Any = None
     if ranks > 1:
         torch.distributed.init_process_group("gloo")

@@ -1,9 +1,10 @@
 """Trains on several ranks, of which rank 0 has the dearest samples. Prints every loss of rank 0, to the last digit.
 
-torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies FOLDER]
+torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies FOLDER] [--meets FOLDER]
 
 With --dies the last rank is killed in its first attempt. Ranks then meet in that folder: in the store of torchrun's agent
-they may find addresses of the attempt before.
+they may find addresses of the attempt before. With --meets it begins when the ranks of two jobs have their
+loaders, and every sample that is prepared leaves a line in that folder.
 """
 
 import argparse
@@ -20,14 +21,17 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
 class Uneven(Dataset[Any]):
-    def __init__(self, world: int, draws: bool) -> None:
-        self.world, self.draws = world, draws
+    def __init__(self, world: int, draws: bool, log: str | None) -> None:
+        self.world, self.draws, self.log = world, draws, log
 
     def __len__(self) -> int:
         return 16 * 4 * self.world
 
     def __getitem__(self, index: int) -> Any:
         time.sleep(0.008 if index % self.world == 0 else 0.001)
+        if self.log is not None:
+            with open(self.log, "a") as file:
+                file.write(f"{index}\n")
         picture = torch.full((8,), index / len(self))
         if self.draws:
             picture = picture + random.random() + torch.rand(8)
@@ -39,6 +43,7 @@ def main() -> None:
     for name in ("--draws", "--persistent", "--unequal"):
         parser.add_argument(name, action="store_true")
     parser.add_argument("--dies")
+    parser.add_argument("--meets")
     parser.add_argument("--epochs", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -54,10 +59,14 @@ def main() -> None:
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    dataset = Uneven(world, options.draws)
+    dataset = Uneven(world, options.draws, options.meets and f"{options.meets}/prepared")
     sampler: Any = DistributedSampler(dataset, shuffle=False)
     workers = 1 + (rank % 2 if options.unequal else 0)
     loader = DataLoader(dataset, 4, sampler=sampler, num_workers=workers, persistent_workers=options.persistent)
+    if options.meets:
+        open(f"{options.meets}/here-{os.getpid()}", "w").close()
+        while sum(name.startswith("here-") for name in os.listdir(options.meets)) < 2 * world:
+            time.sleep(0.01)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         for number, (pictures, labels) in enumerate(loader):

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.cache import staging
+from stoker.cache import notes, staging
 from stoker.cache.cached import Cache
 from stoker.cache.opened import CachedFile, CachedText, LongFile
 from stoker.host import forks
@@ -135,6 +135,7 @@ class FileReads:
         size = found.st_size
         if not stat.S_ISREG(found.st_mode) or not 0 < size <= LONGEST_BYTES:
             return None
+        notes.opened(path)
         cache, key = self.cache, digest + file_version(found)
         if size > _LONG_BYTES and cache.size(key) == size:
             cache.count(key, size)

@@ -21,12 +21,15 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stoker.checksum import checksum
 from stoker.checksum import load as load_checksum
 from stoker.memory import PAGE, Bytes, Memory
 from stoker.sealed import ItemDamagedError, seal, sealed_bytes, unseal
+
+if TYPE_CHECKING:
+    from stoker.cache.notes import Notes
 
 FREE, COMING, STAGED, IN_STORE, USED = range(5)
 FROM_PEER = 8
@@ -41,8 +44,10 @@ _NAME, _STATE, _OFFSET, _LENGTH = range(4)
 class Staging:
     """What was brought for a loader, as its own processes see it. It travels to workers of any start method."""
 
-    def __init__(self, capacity_bytes: int, memory: Memory | None = None) -> None:
+    def __init__(self, capacity_bytes: int, memory: Memory | None = None, notes: "Notes | None" = None) -> None:
         load_checksum()
+        self.notes = notes
+        """Where workers note which files they open, if the keeper can use that."""
         self.capacity_bytes = capacity_bytes
         self.memory = memory or Memory(_RING_AT + capacity_bytes)
         mapping = self.memory.map(0, _RING_AT + capacity_bytes)
@@ -51,7 +56,7 @@ class Staging:
         self._rows: Any = self._bytes[PAGE:_RING_AT].cast("Q")
 
     def __reduce__(self) -> Any:
-        return Staging, (self.capacity_bytes, self.memory)
+        return Staging, (self.capacity_bytes, self.memory, self.notes)
 
     def _row(self, key: bytes) -> int:
         """Where an item has its row; -1 if it has none."""
@@ -91,6 +96,11 @@ class Staging:
     def is_late(self) -> bool:
         """Whether the keeper has not been seen for long: then nobody waits for what it is bringing."""
         return bool(self._numbers[0]) and time.monotonic_ns() - self._numbers[1] > _LATE_NS
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the keeper has found that workers do not use what it brings."""
+        return bool(self._numbers[2])
 
     def is_coming(self, key: bytes) -> bool:
         """Whether the keeper is just bringing an item. It holds the item's claim as long as it does."""
@@ -154,6 +164,10 @@ class Stager:
         """The keeper is at work."""
         self._numbers[1] = time.monotonic_ns()
 
+    def give_up(self) -> None:
+        """Say that nothing more is brought, because workers do not use it."""
+        self._numbers[2] = 1
+
     @property
     def bytes_staged(self) -> int:
         """How much of the ring is in use."""
@@ -189,7 +203,8 @@ class Stager:
         name = _name(key)
         for row in range(name % ROWS, name % ROWS + _PROBES):
             at = row % ROWS * 4
-            if self._rows[at + _STATE] == FREE:
+            # Not by its state: a worker may write USED into a row that was freed while it copied the payload.
+            if at not in self._by_row:
                 self._rows[at + _OFFSET], self._rows[at + _LENGTH] = start, length
                 self._rows[at] = name
                 self._rows[at + _STATE] = COMING

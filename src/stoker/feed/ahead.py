@@ -1,7 +1,8 @@
 """What a loader tells the keeper of its host: its cache and its files once, then each batch as it is ordered.
 
 A hint costs a few microseconds and changes nothing: batches are the same without, and come later. Only what is ordered is
-told, so nothing is drawn for it. Loaders without a cache, or whose files are not known, tell nothing.
+told, so nothing is drawn for it. Where a dataset does not list its files, workers note in the first epoch what they open
+(`cache/notes`), and the keeper is told from the second on. Loaders without a cache tell nothing.
 """
 
 import contextlib
@@ -13,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch.utils.data
 
+from stoker.cache.notes import MOST_SAMPLES, Notes
 from stoker.cache.staging import Staging
 from stoker.feed.foretold import Foretold
 from stoker.feed.meeting import AUTO, Meeting, introduction
+from stoker.feed.progress import is_batched
 from stoker.feed.tables import paths_of
 from stoker.host import ranks
 from stoker.host.headroom import headroom_bytes
@@ -26,6 +29,7 @@ from stoker.keeper.view import trouble_with
 from stoker.meter import now
 from stoker.plan import READERS
 from stoker.pool.work import Work
+from stoker.tensor.dataset import of_stoker
 from stoker.wire.addresses import parse_addresses
 
 EARLY_S = 10.0
@@ -44,33 +48,58 @@ class Ahead:
 
     def __init__(
         self,
-        line: Line,
-        loader: int,
+        document: dict[str, Any],
         staging: Staging,
         table: int,
         meter: Any,
-        peers: tuple[str, str],
         meeting: Meeting | None,
         foretold: Foretold | None,
+        *,
+        waits: bool,
     ) -> None:
+        """With `waits`, nothing is known of the loader's files before workers have noted some."""
         self.staging, self._foretold = staging, foretold
-        self._peers: tuple[str, str] | None = peers if peers[0] else None
+        self._document, self._table = document, table
+        self._peers: tuple[str, str] | None = (document["peers"], document["folder"]) if document["peers"] else None
         """How the other hosts are named, and for which cache."""
         self._meeting, self._began = meeting, now()
-        self._line, self._loader, self._meter = line, loader, meter
+        self._line, self._meter = client.line(), meter
         self._sent = self._taken = 0
         self._is_told = False
-        self.close = weakref.finalize(self, _leave, line, loader, table, staging.memory)
+        self._numbers: list[int] = []
+        """The loader's number, once the keeper knows of it."""
+        logs = [] if staging.notes is None else [staging.notes.log]
+        self.close = weakref.finalize(self, _leave, self._line, self._numbers, table, [staging.memory, *logs])
         self.close.atexit = False
+        if not waits:
+            self._join()
+
+    def _join(self) -> None:
+        more: dict[str, int] = {}
+        if self._foretold is not None and self._foretold.orders is not None:
+            more["orders"] = self._foretold.orders.memory.descriptor
+        if self.staging.notes is not None:
+            more["notes"] = self.staging.notes.log.descriptor
+        descriptors = [self.staging.memory.descriptor, self._table, *more.values()]
+        self._numbers.append(self._line.join(self._document | {"more": list(more)}, descriptors))
+        if self._meeting is not None:
+            self._meeting.attend(self._line, self._numbers[0])
 
     def over(self) -> None:
         """An epoch is over, or another one begins: what was ordered before is not wanted any more."""
         if self._is_told:
-            self._line.over(self._loader, self._taken)
+            self._line.over(self._numbers[0], self._taken)
             self._is_told = False
             if self._peers is not None:
                 self._say_if_peers_cannot_be_used()
         self._taken = self._sent
+        notes = self.staging.notes
+        if notes is not None:
+            if self.staging.is_given_up:
+                notes.stop()
+            notes.settle()
+            if not self._numbers and notes.has_lines:
+                self._join()
 
     def _say_if_peers_cannot_be_used(self) -> None:
         assert self._peers is not None
@@ -81,6 +110,9 @@ class Ahead:
 
     def ordered(self, index: Any) -> None:
         """A work is ordered. Indices that are no numbers are not told."""
+        self._sent += 1
+        if not self._numbers:
+            return
         ids = index.ids if type(index) is Work else index
         try:
             if type(ids) is bytes:
@@ -92,10 +124,9 @@ class Ahead:
             content = b""
         if content:
             if not self._is_told and self._foretold is not None and self._foretold.orders is not None:
-                self._line.epoch(self._loader, self._foretold.begin(self._foretold.orders))
+                self._line.epoch(self._numbers[0], self._foretold.begin(self._foretold.orders))
             self._is_told = True
-            self._line.queued(self._loader, self._sent, self._taken, self._meter.wait_s, content)
-        self._sent += 1
+            self._line.queued(self._numbers[0], self._sent - 1, self._taken, self._meter.wait_s, content)
         if self._meeting is not None:
             self._meeting.look()
 
@@ -128,20 +159,16 @@ def ahead_of(loader: Any) -> Ahead | None:
     if not readers or cache is None or cache.folder is None or loader.group is not None or streams:
         return None
     paths = paths_of(loader.dataset)
-    if not paths:
-        if not loader.peers:
-            return None
-        paths = _UNKNOWN
-    staging = Staging(_staging_bytes())
-    table = write_table(paths)
+    is_by_reuse = loader.peers and loader.cache_policy == "reuse-distance"
+    notes = None if is_by_reuse else _notes(loader, is_listed=bool(paths))
+    if not paths and notes is None and not loader.peers:
+        return None
+    staging = Staging(_staging_bytes(), notes=notes)
+    table = write_table(paths or _UNKNOWN)
     if table is None:
         return None
     told, meeting = introduction(loader.peers)
-    foretold, descriptors = None, [staging.memory.descriptor, table]
-    if loader.peers and loader.cache_policy == "reuse-distance":
-        foretold = Foretold(loader.sampler, _hosts(loader))
-        if foretold.orders is not None:
-            descriptors.append(foretold.orders.memory.descriptor)
+    foretold = Foretold(loader.sampler, _hosts(loader)) if is_by_reuse else None
     document = {
         "folder": str(cache.folder),
         "roots": _roots(loader),
@@ -153,11 +180,11 @@ def ahead_of(loader: Any) -> Ahead | None:
         "reuse": {} if foretold is None else foretold.document() | {"capacity": loader.cache},
         **told,
     }
-    line = client.line()
-    number = line.join(document, descriptors)
-    if meeting is not None:
-        meeting.attend(line, number)
-    return Ahead(line, number, staging, table, loader._meter, (told["peers"], str(cache.folder)), meeting, foretold)
+    if notes is not None:
+        kind, samples = type(loader.dataset), len(loader.dataset)
+        document |= {"files": f"{kind.__module__}.{kind.__qualname__} {samples}", "samples": samples}
+    waits = not paths and not loader.peers
+    return Ahead(document, staging, table, loader._meter, meeting, foretold, waits=waits)
 
 
 def _hosts(loader: Any) -> int:
@@ -167,10 +194,24 @@ def _hosts(loader: Any) -> int:
     return ranks.hosts() or int(loader.sampler.num_replicas)
 
 
-def _leave(line: Line, number: int, table: int, memory: Any) -> None:
+def _notes(loader: Any, *, is_listed: bool) -> Notes | None:
+    """Where workers note what they open. None if it is not the indices of a batch that say what is opened, one by one."""
+    dataset = loader.dataset
+    prepares_many = bool(getattr(dataset, "__getitems__", None)) and type(dataset) is not torch.utils.data.Subset
+    if loader.caching.reads is None or not is_batched(loader) or prepares_many or of_stoker(dataset) is not None:
+        return None
+    try:
+        samples = len(dataset)
+        return Notes(samples, is_listed=is_listed) if 0 < samples <= MOST_SAMPLES else None
+    except Exception:  # there is no memory, or of the user's: a dataset need not have a length
+        return None
+
+
+def _leave(line: Line, numbers: list[int], table: int, memories: list[Any]) -> None:
     if line.owner == os.getpid():
-        with contextlib.suppress(OSError):
-            line.leave(number)
+        for number in numbers:
+            with contextlib.suppress(OSError):
+                line.leave(number)
         os.close(table)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from stoker.cache.notes import noted
 from stoker.feed.ahead import SILENT, Ahead, Silent
 from stoker.feed.progress import Progress, is_batched
 from stoker.host import forks
@@ -25,7 +26,7 @@ from stoker.pool.crew import ends_in_words, let_go_on
 from stoker.pool.maker import CountingCollate
 from stoker.pool.processes import LoaderSlots
 from stoker.pool.work import Made
-from stoker.pool.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain
+from stoker.pool.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain, noted_order
 from stoker.slots.context import LinedContext
 from stoker.tensor.caching import Caching
 
@@ -146,6 +147,9 @@ class InlineIter(_Watched, InlineIterator):
         self._arrived = self._collate.samples
         return data
 
+    def _next_index(self) -> Any:
+        return noted(super()._next_index())
+
 
 _iterators: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -183,7 +187,7 @@ class WorkersIter(_Watched, WorkersIterator):
         room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False)
         collate = SlotCollate(room, loader.collate_fn, batched=is_batched(loader))
         opener, beginning = Opener(slots.inbox, pins=slots.pins), Beginning(room, forked=are_forked(context))
-        self._lines = LinedContext(context, loader.num_workers, beginning, opener.arrived, explain)
+        self._lines = LinedContext(context, loader.num_workers, beginning, opener.arrived, explain, hand_out=noted_order)
         with self._lines.starting():
             pinning = {"pin_memory": False} if slots.pins else {}
             lines = {"collate_fn": collate, "multiprocessing_context": self._lines}

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from stoker.errors import ConfigError
+from stoker.feed import sharing
 from stoker.feed.carrier import MapIter
 from stoker.feed.likeness import describe, differences
 from stoker.feed.progress import is_batched
@@ -236,6 +237,7 @@ class GroupIter(MapIter):
             not loader.num_workers, loader.group_patience_s, lambda *late: method(*late) if (method := look()) else None
         )
         self._timeout_s = loader.timeout
+        sharing.job_of(loader)  # says why ranks keep their workers, if they are to share them
 
     def _begin(self) -> None:
         """Start the epoch only when the first batch is asked for: torch makes iterators that it does not use."""

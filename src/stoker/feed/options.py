@@ -134,7 +134,6 @@ class Options:
                     "offload= does not go with group=: batches of a group are made by its jobs. Leave one out"
                 )
         if self.group is not None:
-            self._check_ranks_in_group()
             checked = checked._checked_in_group(dataset)
         return checked
 
@@ -159,13 +158,6 @@ class Options:
         if self.peers != "auto" or os.environ.get(VARIABLE):
             shared_secret()
         from_environment()
-
-    def _check_ranks_in_group(self) -> None:
-        if self.ranks == "shared":
-            raise ConfigError(
-                "ranks='shared' does not go with group=: in a group each rank shares its batches with the same rank of the "
-                "other jobs, and their workers serve that rank alone. Leave one of the two out"
-            )
 
     def _check_order_is_known(self, dataset: Any) -> None:
         from stoker.tensor.dataset import of_stoker  # not at the top: on other systems it cannot even be imported

@@ -97,6 +97,8 @@ def _obstacle(loader: Any) -> str | None:
         return "in_order=False takes batches as its own workers finish them"
     if loader.worker_init_fn is not None:
         return "worker_init_fn may make every worker another one"
+    if loader.group is not None:
+        return "in a group workers serve one rank of all its jobs: batches are shared with that rank of the other jobs"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Which file each sample of a dataset is in, as far as its attributes tell.
+"""Which file, or which range of one, each sample of a dataset is in, as far as its attributes tell.
 
 torchvision's folders keep `samples`, a list of (path, class); others keep a list of paths as long as the dataset. Parts
 and chains of such datasets are followed. Nothing is opened, and no sample is asked for. What is found may be wrong (a
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
+from stoker.keeper.table import range_entry
 from stoker.source.files import Files
+from stoker.source.tar import TarShards
 from stoker.tensor.dataset import Dataset
 
 _FIRST = ("samples", "imgs")
@@ -24,7 +26,7 @@ def paths_of(dataset: Any, depth: int = _DEPTH) -> Sequence[str] | None:
     if not depth:
         return None
     if isinstance(dataset, Dataset):
-        return dataset.source.paths[:] if type(dataset.source) is Files else None
+        return _of_source(dataset.source)
     if type(dataset) is Subset:
         inner = paths_of(dataset.dataset, depth - 1)
         return None if inner is None else _some(inner, dataset.indices)
@@ -42,6 +44,14 @@ def paths_of(dataset: Any, depth: int = _DEPTH) -> Sequence[str] | None:
             return found
     wrapped = attributes.get("dataset")
     return paths_of(wrapped, depth - 1) if wrapped is not None and _length(wrapped) == length else None
+
+
+def _of_source(source: Any) -> Sequence[str] | None:
+    if type(source) is Files:
+        return source.paths[:]
+    if type(source) is TarShards:
+        return [range_entry(path, offset, length, stamp.version) for path, offset, length, stamp in source.ranges()]
+    return None
 
 
 def _length(dataset: Any) -> int:

@@ -41,6 +41,8 @@ class Abroad:
         self._called: dict[_Name, dict[str, str]] = {}
         """The folders of the data, by what all hosts call them, of each `Peering`."""
         self._trouble: dict[tuple[str, Path], str] = {}
+        self._leaving: dict[_Name, threading.Thread] = {}
+        """Leaving the others may take a while, and callers hold the house's lock."""
         self._answering: ThreadPoolExecutor | None = None
         self._is_over = threading.Event()
 
@@ -51,6 +53,8 @@ class Abroad:
             return None
         self._answering = self._answering or ThreadPoolExecutor(ANSWERING, "answering")
         name = peers, str(about["secret"]), *map(str, about["tls"])
+        if (leaving := self._leaving.pop(name, None)) is not None:
+            leaving.join()  # it has the address
         try:
             self._call(name, roots)
             peering, users = self._peerings.get(name) or (_begin(about), 0)
@@ -82,7 +86,8 @@ class Abroad:
                     self._peerings[name] = peering, users - 1
                 else:
                     del self._peerings[name], self._called[name]
-                    peering.close()
+                    self._leaving[name] = threading.Thread(target=peering.close, name="leaving", daemon=True)
+                    self._leaving[name].start()
 
     def fill(self, queue: LoaderQueue) -> None:
         """Keep copies for a loader in the background, when all data is held somewhere."""
@@ -144,6 +149,8 @@ class Abroad:
             self._answering.shutdown(wait=False, cancel_futures=True)
         for peering, _ in self._peerings.values():
             peering.close()
+        for leaving in self._leaving.values():
+            leaving.join()
         self._peerings.clear()
 
 

@@ -19,9 +19,18 @@ from stoker.cache.staging import Place, Stager
 from stoker.cache.store import StoreBusyError, StoreFullError
 from stoker.keeper.far import Far
 from stoker.keeper.reuse import Reuse
+from stoker.keeper.table import Where, is_of, where
 from stoker.memory import Bytes
 from stoker.meter import now
-from stoker.source.files import drop_from_page_cache, file_key, file_version, is_old_enough, read_range, shared_file_key
+from stoker.source.files import (
+    drop_from_page_cache,
+    file_key,
+    file_version,
+    is_old_enough,
+    range_key,
+    read_range,
+    shared_file_key,
+)
 
 LONGEST_BYTES = 64 << 20
 """Workers do not get longer files from the cache."""
@@ -77,10 +86,12 @@ class Bringing:
         self.latest_work = 0
         """The last work that is ordered."""
 
-    def bring(self, work: int, path: bytes) -> tuple[Brought, float]:
-        """Bring a file for a work. Returns how long reading took, too."""
+    def bring(self, work: int, entry: bytes) -> tuple[Brought, float]:
+        """Bring a file for a work, or a range of one (`table`). Returns how long reading took, too."""
         try:
-            found = self._look(path)
+            wanted = where(entry)
+            path = wanted.path
+            found = self._look(path) if wanted.length < 0 else self._look_at_range(wanted)
             if found is None:
                 return Brought.LEFT, 0.0
             key, size = found
@@ -91,7 +102,7 @@ class Bringing:
             try:
                 if self.near.store.size(key) is not None:
                     return Brought.LEFT, 0.0
-                return self._read(work, path, key, size)
+                return self._read(work, path, key, size, wanted.offset)
             finally:
                 self.near.claims.release([key])
         except FileNotFoundError:
@@ -112,7 +123,15 @@ class Bringing:
         name = shared_file_key(path, self._roots) if self._is_shared else file_key(path)
         return None if name is None else (name + file_version(status), size)
 
-    def _read(self, work: int, path: bytes, key: bytes, size: int) -> tuple[Brought, float]:
+    def _look_at_range(self, wanted: Where) -> tuple[bytes, int] | None:
+        """The key and the size of a range; None if its file is not as it was when the range was found out."""
+        status = os.stat(wanted.path)
+        version = file_version(status)
+        if not 0 < wanted.length <= LONGEST_BYTES or not is_old_enough(status) or not is_of(version, wanted):
+            return None
+        return range_key(wanted.path, wanted.offset, wanted.length) + version, wanted.length
+
+    def _read(self, work: int, path: bytes, key: bytes, size: int, offset: int) -> tuple[Brought, float]:
         if self.far is not None and self.far.has(key):
             outcome = self._bring_from_afar(self.far, work, key, size)
             if outcome is not None:
@@ -121,15 +140,15 @@ class Bringing:
         descriptor = os.open(path, _READ_ONLY)
         place: Place | None = None
         try:
-            if not keeps and self.near.reuse is None and _is_cached(descriptor, size):
+            if not keeps and self.near.reuse is None and _is_cached(descriptor, offset, size):
                 return Brought.LEFT, 0.0  # the kernel has it: a worker is as fast by itself
             if not keeps and not self.stager.can_hold(size):
-                return Brought.LEFT, _warm(descriptor, size)
+                return Brought.LEFT, _warm(descriptor, offset, size)
             place = self.stager.announce(work, key) if keeps else self.stager.reserve(work, key, size)
             if place is None:
                 return Brought.NO_ROOM, 0.0
             began = now()
-            payload = read_range(descriptor, 0, size)
+            payload = read_range(descriptor, offset, size)
             took_s = now() - began
             if len(payload) != size or not key.endswith(file_version(os.fstat(descriptor))):
                 return Brought.LEFT, 0.0
@@ -140,7 +159,7 @@ class Bringing:
             elif self._keep(key, payload):
                 self.stager.confirm(place)
                 place = None
-                drop_from_page_cache(descriptor)
+                drop_from_page_cache(descriptor, offset, size)
             return Brought.READ, took_s
         finally:
             os.close(descriptor)
@@ -257,20 +276,20 @@ class Bringing:
         return False
 
 
-def _is_cached(descriptor: int, size: int) -> bool:
-    """Whether the kernel can give a file without reading it, as far as its first and last byte tell."""
+def _is_cached(descriptor: int, offset: int, size: int) -> bool:
+    """Whether the kernel can give a range without reading it, as far as its first and last byte tell."""
     byte = bytearray(1)
     try:
-        return all(os.preadv(descriptor, [byte], at, os.RWF_NOWAIT) == 1 for at in (0, size - 1))
+        return all(os.preadv(descriptor, [byte], at, os.RWF_NOWAIT) == 1 for at in (offset, offset + size - 1))
     except OSError:  # it would have to read, or cannot tell
         return False
 
 
-def _warm(descriptor: int, size: int) -> float:
-    """Let the kernel read a file into the page cache. Returns how long that took."""
+def _warm(descriptor: int, offset: int, size: int) -> float:
+    """Let the kernel read a range into the page cache. Returns how long that took."""
     began = now()
     buffer = bytearray(min(size, 1 << 20))
-    at = 0
-    while at < size and (count := os.preadv(descriptor, [buffer], at)) > 0:
+    at, end = offset, offset + size
+    while at < end and (count := os.preadv(descriptor, [buffer], at)) > 0:
         at += count
     return now() - began

@@ -1,7 +1,8 @@
 """A training process's end of the line to the keeper. It costs some microseconds a message, and never waits.
 
-What cannot be said at once is dropped: the keeper only saves time. If the keeper is gone, another one is started, but not
-again and again. A forked child has no line: it gets one of its own if it iterates a loader.
+What cannot be said at once is dropped: the keeper only saves time. Only who comes and who goes is said later then. If the
+keeper is gone, another one is started, but not again and again. A forked child has no line: it gets one of its own if it
+iterates a loader.
 """
 
 import contextlib
@@ -32,6 +33,8 @@ class Line:
         self._not_before = 0.0
         self._numbers = itertools.count()
         self._guests: dict[int, tuple[dict[str, Any], list[int]]] = {}
+        self._unsaid: dict[int, Callable[[socket.socket], None]] = {}
+        """What is still to be said of loaders, because the line was full when they came or went."""
 
     def join(self, document: dict[str, Any], descriptors: list[int]) -> int:
         """Tell the keeper of a loader, whose descriptors stay open until it leaves. Returns the loader's number."""
@@ -40,13 +43,15 @@ class Line:
         if self._socket is None:
             self._connect()
         else:
-            self._say(lambda line: messages.introduce(line, number, document, descriptors))
+            self._say(lambda line: messages.introduce(line, number, document, descriptors), of=number)
         return number
 
     def queued(self, loader: int, number: int, taken: int, waited_s: float, indices: bytes) -> bool:
         """Tell that a batch is ordered. Returns whether the keeper will know."""
         line = self._socket
         if line is None and (now() < self._not_before or not self._connect() or (line := self._socket) is None):
+            return False
+        if self._unsaid and not self._catch_up():
             return False
         try:
             messages.send(line, messages.QUEUED, loader, number, taken, waited_s, indices)
@@ -79,18 +84,31 @@ class Line:
     def leave(self, loader: int) -> None:
         """Tell that a loader goes. With the last one the line ends."""
         self._guests.pop(loader, None)
-        self._say(lambda line: messages.send(line, messages.CLOSED, loader))
+        if self._unsaid.pop(loader, None) is None:  # or else the keeper does not know of it
+            self._say(lambda line: messages.send(line, messages.CLOSED, loader), of=loader)
         if not self._guests:
             self.close()
 
-    def _say(self, tell: Callable[[socket.socket], None]) -> None:
+    def _say(self, tell: Callable[[socket.socket], None], of: int | None = None) -> bool:
+        """Say something. With `of`, it is said of that loader later if the line is full. False if it is not said now."""
         if self._socket is not None:
             try:
                 tell(self._socket)
+                return True
             except BlockingIOError:
-                pass
+                if of is not None:
+                    self._unsaid[of] = tell
             except OSError:
                 self._lose()
+        return False
+
+    def _catch_up(self) -> bool:
+        """Say what could not be said when loaders came or went. Returns whether all is said."""
+        for loader in list(self._unsaid):
+            tell = self._unsaid.pop(loader, None)
+            if tell is not None and not self._say(tell, of=loader):
+                return False
+        return True
 
     def _connect(self) -> bool:
         self._not_before = now() + min(_LATEST_S, _AGAIN_S * 2 ** min(self._losses, 10))
@@ -101,11 +119,13 @@ class Line:
         self._starting = starting
         for number in list(self._guests):  # other threads make loaders meanwhile, and the garbage collector ends them
             if number in self._guests:
-                self._say(lambda line, it=(number, *self._guests[number]): messages.introduce(line, *it))  # type: ignore[misc]
+                about = number, *self._guests[number]
+                self._say(lambda line, it=about: messages.introduce(line, *it), of=number)  # type: ignore[misc]
         return self._socket is not None
 
     def _lose(self) -> None:
         line, self._socket = self._socket, None
+        self._unsaid.clear()
         if line is not None:
             line.close()
 

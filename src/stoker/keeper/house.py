@@ -10,7 +10,9 @@ import contextlib
 import os
 import socket
 import threading
+import weakref
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from stoker.keeper.abroad import Abroad, addresses_in
 from stoker.keeper.bringing import Bringing, Brought, Near
 from stoker.keeper.far import Far
 from stoker.keeper.messages import Said
+from stoker.keeper.opens import Opens
 from stoker.keeper.queues import LoaderQueue
 from stoker.keeper.reuse import Reuse, orders_of
 from stoker.keeper.table import Table
@@ -49,6 +52,9 @@ class House:
         """The queue that each reader is assigned to."""
         self._is_over = False
         self._abroad = Abroad()
+        self._opens: weakref.WeakValueDictionary[tuple[Path, str], Opens] = weakref.WeakValueDictionary()
+        """What was recorded of datasets that list no files, or not all; their queues keep it."""
+        self._is_more_to_learn = False
         self._moves: deque[dict[str, Any]] = deque(maxlen=_MOVES_SHOWN)
         self._moved = 0
         self._moved_at = self._looked_at = self._hard_at = 0.0
@@ -56,6 +62,8 @@ class House:
     @property
     def look_again_s(self) -> float | None:
         """When to call `govern` again; None: when something was heard."""
+        if self._is_more_to_learn:
+            return 0.0
         return _LOOK_S if any(queue.works for queue in self._queues.values()) else None
 
     def hear(self, line: socket.socket, pid: int, said: Said) -> None:
@@ -92,19 +100,24 @@ class House:
         descriptors = list(said.descriptors)
         try:
             about = said.document()
-            if len(descriptors) not in (2, 3) or not (0 <= int(about["staging"]) < 1 << 40):
+            more = [str(name) for name in about["more"]]
+            if len(descriptors) != 2 + len(more) or not (0 <= int(about["staging"]) < 1 << 40):
                 return
             near = self._near(Path(about["folder"]))
             stager = Stager(int(about["staging"]), descriptors.pop(0))
             roots, table = tuple(map(str, about["roots"])), Table(descriptors.pop(0))
             far = self._abroad.join(about, near.folder, table, roots)
-            if descriptors and far is not None:
-                self._foretell(near, far, table, roots, about["reuse"], descriptors.pop())
+            if "orders" in more and far is not None:
+                self._foretell(near, far, table, roots, about["reuse"], descriptors.pop(more.index("orders")))
+                more.remove("orders")
             bringing = Bringing(
                 near, stager, roots, fills_cache=bool(about["fills"]), is_shared=bool(about["peers"]), far=far
             )
+            opens = None
+            if "notes" in more:
+                opens = self._recorded(near.folder, about, descriptors.pop(more.index("notes")))
             shown = {"pid": pid, "rank": about["rank"], "loader": said.loader, "governed": bool(about["governed"])}
-            queue = LoaderQueue(shown, table, bringing)
+            queue = LoaderQueue(shown, table, bringing, opens)
         except (OSError, KeyError, TypeError):
             return  # its cache is gone, perhaps: it goes on without
         finally:
@@ -123,6 +136,16 @@ class House:
         if near.reuse is None:
             near.reuse = Reuse(near.store, near.budget, far.peering, table, roots, told)
         near.reuse.orders_are(orders)
+
+    def _recorded(self, folder: Path, about: dict[str, Any], log: int) -> Opens:
+        """What loaders of such a dataset have recorded, with the log of one more."""
+        name = folder, str(about["files"])
+        opens = self._opens.get(name)
+        if opens is None:
+            opens = self._opens[name] = Opens(int(about["samples"]))
+        opens.add(log)
+        self._is_more_to_learn = opens.learn() or self._is_more_to_learn
+        return opens
 
     def _near(self, folder: Path) -> Near:
         near, users = self._nears.get(folder, (None, 0))
@@ -177,13 +200,16 @@ class House:
                 queue.busy += 1
             outcome, took_s, is_lost = Brought.LEFT, 0.0, False
             try:
-                outcome, took_s = queue.bringing.bring(work, queue.table.path(index))
+                outcome, took_s = _bring(queue.bringing, work, queue.paths(index))
             except OSError:
                 is_lost = not queue.bringing.near.store.is_there()
             with self._changed:
                 queue.busy -= 1
-                if is_lost or queue.is_useless:
+                if is_lost:
                     queue.is_closed = True
+                elif queue.is_useless():
+                    queue.is_closed = True
+                    queue.bringing.stager.give_up()
                 if is_lost:  # its memory is given back when nobody holds it
                     self._queues = {name: other for name, other in self._queues.items() if other is not queue}
                     self._homes = [None if home is queue else home for home in self._homes]
@@ -208,7 +234,10 @@ class House:
     def govern(self) -> bool:
         """Move readers, if that is worth it. Returns whether there is news to publish."""
         at = now()
-        if at - self._looked_at < _LOOK_S:
+        is_time = at - self._looked_at >= _LOOK_S
+        if is_time or self._is_more_to_learn:
+            self._is_more_to_learn = any(opens.learn() for opens in list(self._opens.values()))
+        if not is_time:
             return False
         self._looked_at = at
         for queue in list(self._queues.values()):
@@ -270,3 +299,16 @@ class House:
         for thread in self._threads:
             with contextlib.suppress(RuntimeError):
                 thread.join(0.1)
+
+
+def _bring(bringing: Bringing, work: int, paths: Sequence[bytes]) -> tuple[Brought, float]:
+    """Bring the files of a sample. Returns how long reading took, too."""
+    whole, whole_s = Brought.LEFT, 0.0
+    for path in paths:
+        outcome, took_s = bringing.bring(work, path)
+        if outcome is Brought.NO_ROOM:
+            return outcome, 0.0
+        whole_s += took_s
+        if outcome is Brought.READ:
+            whole = outcome
+    return whole, whole_s

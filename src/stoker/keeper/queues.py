@@ -6,12 +6,14 @@ batch, and how long that takes to read: what readers are divided by.
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stoker.decide.loading import Loading, Needs, SampleTime, Seconds, alone, correction
 from stoker.keeper.bringing import Bringing
 from stoker.keeper.messages import Indices
+from stoker.keeper.opens import Opens
 from stoker.keeper.table import Table
 
 _FIRST_S = 1e-3
@@ -43,6 +45,8 @@ class LoaderQueue:
     about: dict[str, Any]
     table: Table
     bringing: Bringing
+    opens: Opens | None = None
+    """What the samples were seen to open, if that is recorded. It counts for more than the table."""
     readers: int = 0
     """Readers that are assigned to it."""
     busy: int = 0
@@ -112,11 +116,23 @@ class LoaderQueue:
         self.bringing.stager.taken(before)
         self.is_full = False
 
-    @property
     def is_useless(self) -> bool:
-        """Whether workers do not open what is read for them: the table is of other files than those that they use."""
+        """Whether workers do not open what is read for them: the table, or the record, is of other files. Judged anew."""
         stager = self.bringing.stager
-        return stager.used + stager.unused >= _JUDGED and stager.used < stager.unused / 3
+        if stager.used + stager.unused < _JUDGED:
+            return False
+        is_useless = stager.used < stager.unused / 3
+        stager.used = stager.unused = 0
+        return is_useless
+
+    def _knows(self, index: int) -> bool:
+        return (self.opens is not None and self.opens.knows(index)) or index < len(self.table)
+
+    def paths(self, index: int) -> Sequence[bytes]:
+        """The files of a sample."""
+        if self.opens is not None and self.opens.knows(index):
+            return self.opens.paths(index)
+        return (self.table.path(index),)
 
     def next(self) -> tuple[int, int] | None:
         """The next sample to bring, and the work that it is for."""
@@ -126,7 +142,7 @@ class LoaderQueue:
             while work.begun < len(work.indices):
                 index = int(work.indices[work.begun])
                 work.begun += 1
-                if index < len(self.table) and self._is_looked_at():
+                if self._knows(index) and self._is_looked_at():
                     return work.number, index
         return None
 

@@ -1,12 +1,15 @@
 """Which files the samples of a loader are in: a list that its process writes down once, in memory without a name.
 
 The paths are joined by zero bytes, one for each sample in the order of the indices. A sample without a file has an empty
-path. There may be a million, so that neither side makes an object of each: a path is cut out when it is needed.
+path; one that is a range of a file has `range_entry` in its place. There may be a million, so that neither side makes an
+object of each: a path is cut out when it is needed.
 """
 
+import hashlib
 import mmap
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +28,37 @@ def write_table(paths: Sequence[str]) -> int | None:
     with os.fdopen(os.dup(descriptor), "wb") as file:
         file.write(content)
     return descriptor
+
+
+class Where(NamedTuple):
+    """The bytes of a sample: a whole file, or a range of one that has not changed since the range was found out."""
+
+    path: bytes
+    offset: int = 0
+    length: int = -1
+    version: bytes = b""
+
+
+def range_entry(path: str, offset: int, length: int, version: bytes) -> str:
+    """What stands in the table for a range of a file of a version: unlike a path, it begins with a digit."""
+    return f"{offset}:{length}:{_digest(version)}:{path}"
+
+
+def where(entry: bytes) -> Where:
+    """What an entry of the table means."""
+    if not entry[:1].isdigit():
+        return Where(entry)
+    offset, length, version, path = entry.split(b":", 3)
+    return Where(path, int(offset), int(length), version)
+
+
+def is_of(version: bytes, wanted: Where) -> bool:
+    """Whether a file of a version is the one that a range was found out for."""
+    return _digest(version).encode() == wanted.version
+
+
+def _digest(version: bytes) -> str:
+    return hashlib.blake2b(version, digest_size=8).hexdigest()
 
 
 class Table:

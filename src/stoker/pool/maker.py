@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch.utils.data
 
+from stoker.cache.notes import noted
 from stoker.pool.work import NOT_COMMON, AsItIs, Made, Work
 from stoker.slots.outbox import Outbox
 from stoker.tensor.dataset import advised
@@ -52,7 +53,7 @@ class PositionMaker:
 
     def make(self, work: Work, room: Room) -> Made:
         """Prepare the samples of a work and put the batch into a room."""
-        ids = work.indices
+        ids = noted(work.indices)
         slot = NOT_COMMON if work.part is None else work.part.slot
         with nullcontext() if work.decision is None else advised(work.decision):
             made = room.put(partial(self._content, work, ids, room), len(ids) if self.batched else 1, slot)
@@ -114,7 +115,7 @@ class FetchMaker:
 
     def make(self, work: Work, room: Room) -> Made:
         """Prepare the samples of a work and put the batch into a room."""
-        ids = work.ids.view(np.ndarray) if type(work.ids) is AsItIs else work.ids
+        ids = work.ids.view(np.ndarray) if type(work.ids) is AsItIs else noted(work.ids)
         made = room.put(partial(self._fetcher.fetch, ids), 1)
         return made._replace(samples=self._collate.samples)
 

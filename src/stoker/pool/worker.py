@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.utils.data
 
+from stoker.cache.notes import noted
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.memory import keep_freed
@@ -116,6 +117,11 @@ class SlotCollate:
             raise RuntimeError(_A_CHILD)
         made = self.room.put(lambda: self.collate_fn(samples), count_samples(samples) if self.batched else 1)
         return made if made.place is None else Plain(made)
+
+
+def noted_order(order: Any) -> Any:
+    """An order of torch's iterator, whose indices note what is opened where that is wanted."""
+    return (order[0], noted(order[1])) if type(order) is tuple and len(order) == 2 else order
 
 
 def are_forked(context: Any) -> bool:

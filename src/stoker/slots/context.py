@@ -42,7 +42,7 @@ class LinedContext:
 
     torch's iterator asks it for these, in this order: the queue of results, the event that stops all workers, then a queue
     and a process for each worker. Plain reports become what `arrive(*values)` returns. If a report cannot be pickled,
-    `explain(error, report)` is sent instead.
+    `explain(error, report)` is sent instead. A worker gets `hand_out(order)` in place of each order.
     """
 
     def __init__(
@@ -53,11 +53,12 @@ class LinedContext:
         arrive: Callable[..., Any],
         explain: Callable[[Exception, Any], Any],
         ids_of: Callable[[Any], Any] = ids_of_torch,
+        hand_out: Callable[[Any], Any] | None = None,
     ) -> None:
         self._context = context
         self._workers = workers
         self._begin = begin
-        self._ids_of = ids_of
+        self._ids_of, self._hand_out = ids_of, hand_out
         self._explain = explain
         self._reports = ReportLines(workers, arrive)
         self._orders = self._reports.orders
@@ -109,7 +110,7 @@ class LinedContext:
         start = _Start(
             self._begin,
             worker,
-            (self._stop, self._explain, self._interruptible, self._ids_of),
+            (self._stop, self._explain, self._interruptible, self._ids_of, self._hand_out),
             (own_orders.reader, own_reports.writer),
             [*(order.ends for order in self._orders), *self._reports.lines],
         )
@@ -152,7 +153,7 @@ class _Start:
         self,
         begin: Begin,
         worker: int,
-        rules: tuple[Any, Callable[[Exception, Any], Any], bool, Callable[[Any], Any]],
+        rules: tuple[Any, Callable[[Exception, Any], Any], bool, Callable[[Any], Any], Callable[[Any], Any] | None],
         own: tuple[Any, Any],
         others: list[Ends],
     ) -> None:
@@ -171,8 +172,8 @@ class _Start:
             ends.forget(reader, writer)
             ends.close_reader()
             ends.close_writer()
-        stop, explain, interruptible, ids_of = self.rules
-        orders = WorkerOrders(reader, ids_of)
+        stop, explain, interruptible, ids_of, hand_out = self.rules
+        orders = WorkerOrders(reader, ids_of, hand_out)
         own = {_Own.ORDERS: orders, _Own.REPORTS: WorkerReports(writer, stop, explain)}
         try:
             if interruptible:

@@ -124,8 +124,9 @@ class OrderLine:
 class WorkerOrders:
     """The worker's end of an OrderLine."""
 
-    def __init__(self, reader: int, ids_of: Callable[[Any], Any]) -> None:
+    def __init__(self, reader: int, ids_of: Callable[[Any], Any], hand_out: Callable[[Any], Any] | None = None) -> None:
         self._reader = reader
+        self._hand_out = hand_out
         self._ids_of = ids_of
         self._poll = select.poll()
         self._poll.register(reader, select.POLLIN)
@@ -142,7 +143,8 @@ class WorkerOrders:
             self._receive()
         if self.foresee is not None and self._poll.poll(0):
             self._receive()
-        return self._orders.popleft()
+        order = self._orders.popleft()
+        return order if self._hand_out is None else self._hand_out(order)
 
     def _receive(self) -> None:
         data = os.read(self._reader, _CHUNK)

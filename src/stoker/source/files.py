@@ -33,6 +33,11 @@ def file_key(path: str | bytes) -> bytes:
     return hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
 
 
+def range_key(path: str | bytes, offset: int, length: int) -> bytes:
+    """What a range of a file is called in a cache, likewise."""
+    return hashlib.blake2b(os.fsencode(path) + b"\0" + struct.pack("<qq", offset, length), digest_size=16).digest()
+
+
 def shared_file_key(path: str | bytes, roots: tuple[str, ...]) -> bytes | None:
     """What a file is called in the caches of several hosts: 16 bytes of its path from the folder of the data on.
 
@@ -62,7 +67,12 @@ def shared_names(roots: tuple[str, ...]) -> dict[str, str]:
 
 def file_version(status: os.stat_result) -> bytes:
     """The version of a file, 32 bytes. It differs as soon as the file is changed or replaced."""
-    return struct.pack("<qqQq", status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+    return pack_version(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+
+def pack_version(size: int, mtime_ns: int, inode: int, ctime_ns: int) -> bytes:
+    """The version of a file whose status is known by these numbers."""
+    return struct.pack("<qqQq", size, mtime_ns, inode, ctime_ns)
 
 
 def is_old_enough(status: os.stat_result) -> bool:

@@ -9,18 +9,16 @@ renamed is compared with its index before it is read on.
 import bisect
 import contextlib
 import errno
-import hashlib
 import itertools
 import os
-import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 
 import numpy as np
 
 from stoker.errors import ConfigError, SourceError
 from stoker.memory import Bytes
-from stoker.source.files import drop_from_page_cache, file_version, read_ahead, read_range
+from stoker.source.files import drop_from_page_cache, file_version, range_key, read_ahead, read_range
 from stoker.source.paths import PathLike, common_folder
 from stoker.source.process import Descriptors, PerProcess
 from stoker.source.reading import checked, retried
@@ -72,8 +70,14 @@ class TarShards:
         """From the path of the shard and the range: the same bytes have the same key in any list of shards."""
         checked((number,), len(self))
         shard, offset, length = self._range(number)
-        place = struct.pack("<qq", offset, length)
-        return hashlib.blake2b(os.fsencode(self.paths[shard]) + b"\0" + place, digest_size=16).digest()
+        return range_key(self.paths[shard], offset, length)
+
+    def ranges(self) -> Iterator[tuple[str, int, int, Stamp]]:
+        """The range of each sample: shard, offset, length, and the state of the shard that these are right for."""
+        for shard, (first, end) in enumerate(itertools.pairwise(self._firsts)):
+            path, stamp = self.paths[shard], self._stamps[shard]
+            for offset, length in zip(self._offsets[first:end].tolist(), self._lengths[first:end].tolist(), strict=True):
+                yield path, offset, length, stamp
 
     def version(self, number: int) -> bytes:
         """The version of the shard as it is now."""

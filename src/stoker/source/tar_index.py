@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stoker.errors import ConfigError, SourceError
-from stoker.source.files import read_range
+from stoker.source.files import pack_version, read_range
 from stoker.source.reading import retried
 
 Numbers = NDArray[np.int64]
@@ -60,6 +60,11 @@ class Stamp(NamedTuple):
     def of(cls, status: os.stat_result) -> "Stamp":
         """Ask the file system for a shard's state."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+
+    @property
+    def version(self) -> bytes:
+        """As `file_version` says it."""
+        return pack_version(*self)
 
     def may_be(self, other: "Stamp") -> bool:
         """Whether both may be of the same bytes: of a shard and its copy, or of one that was renamed or linked."""
