@@ -29,6 +29,7 @@ class Far:
         self.look_again_s = _LOOK_S
         self._nowhere: set[bytes] = set()
         """Items that no host had when all were asked and have answered."""
+        self._others = peering.others
         self.is_first_epoch = True
         """Then most items are held nowhere. Later ones are: who has something may not have told of it yet."""
         self.keeps_copies = False
@@ -39,14 +40,17 @@ class Far:
         if self.peering.has_elsewhere(key):
             self._nowhere.discard(key)
             return True
-        return not self.is_first_epoch and key not in self._nowhere
+        return not self.is_first_epoch and (key not in self._nowhere or self._others != self.peering.others)
 
     def fetch(self, key: bytes) -> bytes | None:
         """An item from another host."""
-        if self.is_first_epoch or key in self._nowhere:
+        if self.is_first_epoch or (key in self._nowhere and self._others == self.peering.others):
             return self.peering.fetch([key])[0]
         found, is_nowhere = self.peering.search(key)
-        if is_nowhere:
+        if self._others != self.peering.others:  # another host has come meanwhile
+            self._others = self.peering.others
+            self._nowhere.clear()
+        elif is_nowhere:
             self._nowhere.add(key)
         return found
 

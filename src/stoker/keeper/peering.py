@@ -111,6 +111,12 @@ class Peering:
                         peer = Peer(address, self._secret, name=self._name, connections=_CONNECTIONS, tls=self._tls)
                         self._directory.add_host()
                         self._neighbours.append(_Neighbour(peer))
+                        self._have_met = False
+
+    @property
+    def others(self) -> int:
+        """How many other hosts are known."""
+        return len(self._neighbours)
 
     def give(self, folder: Path, *, is_ruled: bool = False) -> None:
         """Give what is in a cache, from now on. If it is ruled, others know only what `say` tells. Raises OSError."""
