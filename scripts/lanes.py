@@ -15,7 +15,9 @@ from pathlib import Path
 
 PYTEST = [sys.executable, "-m", "pytest", "-m", "not gpu and not soak"]
 NEWEST = [sys.executable, "scripts/newest_torch.py"]
-LONG = ["run", "end_to_end", "torch", "pool", "keeper", "cli", "faults", "checkpoint", "wire", "cache", "live"]
+LONGEST = ["torch", "run", "end_to_end", "keeper"]
+"""Folders that take so long that two lanes share each of them. They run first."""
+LONG = ["pool", "cli", "faults", "checkpoint", "remote", "wire", "cache", "live"]
 """Folders that take long, the longest first. They run before all others."""
 TOGETHER = 5
 """So many short folders are run by one pytest: it takes seconds to start."""
@@ -26,9 +28,15 @@ APART = ["unshare", "-m", "--propagation", "private", "sh", "-c", 'mount -t tmpf
 def commands(arguments: list[str]) -> list[list[str]]:
     """What the lanes take, in this order."""
     found = {path.relative_to("tests").parts[0] for path in Path("tests").rglob("test_*.py")}
-    short = sorted(found - set(LONG))
-    parts = [[name] for name in LONG] + [short[start : start + TOGETHER] for start in range(0, len(short), TOGETHER)]
+    short = sorted(found - {*LONGEST, *LONG})
+    parts = [files[part::2] for name in LONGEST if (files := _files(name)) for part in range(2)]
+    parts += [[name] for name in LONG] + [short[start : start + TOGETHER] for start in range(0, len(short), TOGETHER)]
     return [[*NEWEST, *arguments], *([*PYTEST, *(f"tests/{name}" for name in part), *arguments] for part in parts)]
+
+
+def _files(folder: str) -> list[str]:
+    """The files of tests in a folder."""
+    return sorted(str(path.relative_to("tests")) for path in Path("tests", folder).rglob("test_*.py"))
 
 
 def can_be_apart() -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 FILES = ["torch/test_loader", "torch/test_threads", "torch/test_seeded", "tensor/test_rows", "torch/test_differential"]
-SPARED = ["start_up", "torchrun", "lightning", "accelerate", "audio", "cache_for", "killed"]
+SPARED = ["start_up", "torchrun", "lightning", "accelerate", "audio", "cache_for", "killed", "interrupted_anywhere"]
 TESTS = [
     "tests/internals",
     *(f"tests/{name}.py" for name in FILES),
