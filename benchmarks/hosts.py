@@ -12,6 +12,7 @@ and cores need the controllers of cgroup v1. Everything is gone when the context
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -105,7 +106,7 @@ class Host:
         (group / "cpu.cfs_quota_us").write_text(str(int(cores * _PERIOD_US)))
 
     def _group_of(self, controller: Path) -> Path:
-        group = controller / f"stoker-{os.getpid()}-{self.name}"
+        group = controller / f"stoker-{self.pid}-{self.name}"
         group.mkdir(exist_ok=True)
         if group not in self._groups:
             self._groups.append(group)
@@ -152,7 +153,7 @@ class Hosts(Sequence[Host]):
 
     def __init__(self, data: Path, count: int, *, memory: str = "2g") -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="hosts-"))
-        self._switch = f"switch-{os.getpid()}"
+        self._switch = f"switch-{secrets.token_hex(4)}"
         self._hosts: list[Host] = []
         self._devices: list[str] = []
         try:
