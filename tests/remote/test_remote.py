@@ -104,15 +104,18 @@ def test_what_cannot_be_made_elsewhere_is_made_here(tmp_path: Path) -> None:
 
     class OnThisHost(Noisy):
         def __getitem__(self, index: int) -> Any:
-            if os.environ.get("THERE"):
+            if b"stoker.remote" in Path("/proc/self/cmdline").read_bytes():
                 marker.touch()
                 raise FileNotFoundError("no such file there")
             return super().__getitem__(index)
 
     plain, port = loader_of(Noisy(64), None), free_port()
-    with workers(port, THERE="1"), loader_of(OnThisHost(64, 0.004), port, persistent_workers=True) as loader:
-        while not marker.exists():
+    with workers(port), loader_of(OnThisHost(64, 0.004), port, persistent_workers=True) as loader:
+        for _ in range(500):
             assert epochs_of(loader, 1) == epochs_of(plain, 1)
+            if marker.exists():
+                break
+        assert marker.exists()
         assert epochs_of(loader, 2) == epochs_of(plain, 2)
         assert loader.stats().remote == 0
 
@@ -183,6 +186,96 @@ def test_a_dataset_that_draws_needs_a_seed() -> None:
     loader = stoker.DataLoader(Noisy(16), 4, num_workers=1, offload=f"tcp://127.0.0.1:{free_port()}")
     with pytest.warns(UserWarning, match="stoker run --seed N"):
         assert len(list(loader)) == 4
+
+
+class Surrounded(Noisy):
+    """Samples that depend on the process they are made in."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        shift = int(os.environ.get("SHIFT_OF_SAMPLES", "0"))
+        return torch.tensor([0.5, index + shift]), index, {"draw": 0.1, "name": os.path.basename(os.getcwd())}
+
+
+def test_surroundings_travel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHIFT_OF_SAMPLES", "7")
+    monkeypatch.chdir(tmp_path)
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain, port = loader_of(Surrounded(64), None), free_port()
+        there = {"SHIFT_OF_SAMPLES": "3", "PWD": "/"}
+        with workers(port, **there), loader_of(Surrounded(64, 0.004), port, persistent_workers=True) as loader:
+            for _ in range(until_used(loader)):
+                list(plain)
+            for _ in range(3):
+                ours, theirs = list(loader), list(plain)
+                assert [batch[0].dtype for batch in ours] == [torch.float64] * len(ours)
+                assert [flat(batch) for batch in ours] == [flat(batch) for batch in theirs]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_slow_batches_are_made_elsewhere_too() -> None:
+    """Slower than the time that a silent worker has: the first batch may take longer."""
+    port = free_port()
+    with workers(port, 1), loader_of(Noisy(48, 0.35), port, persistent_workers=True) as loader:
+        until_used(loader)
+
+
+def test_a_relay_that_was_killed_is_replaced() -> None:
+    port = free_port()
+    with workers(port), loader_of(Noisy(64, 0.004), port) as loader:
+        until_used(loader)
+        relay = loader.here.relaying
+        assert relay is not None
+        psutil.Process(relay.pid).kill()
+        before = loader.stats().remote
+        for _ in range(200):
+            for _ in loader:
+                pass
+            if loader.stats().remote > before:
+                break
+        else:
+            raise AssertionError("no relay any more")
+
+
+def test_the_larger_loader_has_the_address() -> None:
+    """Validation first, as a sanity check does."""
+    port = free_port()
+    with workers(port), loader_of(Noisy(16), port) as small, loader_of(Noisy(96, 0.004), port) as large:
+        list(small)
+        assert small.here.relaying is not None
+        until_used(large)
+        list(small)
+        assert small.here.relaying is None
+
+
+def test_closing_is_quick_although_others_were_forked() -> None:
+    port = free_port()
+    train = loader_of(Noisy(32), port)
+    list(train)
+    other = iter(loader_of(Noisy(32), None, persistent_workers=True))
+    began = time.monotonic()
+    train.close()
+    assert train.here.relaying is None or not train.here.relaying.is_there
+    assert time.monotonic() - began < 4.5  # after 5 s it would be killed
+    del other
+
+
+def test_a_port_of_somebody_else_is_named() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        loader = loader_of(Noisy(16), taken.getsockname()[1])
+        with pytest.warns(UserWarning, match="cannot listen"):
+            assert len(list(loader)) == 2
+
+
+def test_workers_are_needed() -> None:
+    with pytest.raises(stoker.errors.ConfigError, match="num_workers=1 or more"):
+        stoker.DataLoader(Noisy(16), 4, seed=1, offload="tcp://127.0.0.1:7100")
 
 
 @pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5"])

@@ -36,26 +36,19 @@ def run(options: argparse.Namespace) -> int:
     count = options.processes or len(os.sched_getaffinity(0))
     if count < 1:
         raise CommandError("--processes must be 1 or more")
-    command = [sys.executable, "-m", "stoker.remote", options.address]
+    command = [sys.executable, "-P", "-m", "stoker.remote", options.address]
     signal.signal(signal.SIGTERM, _interrupt)
-    workers = [subprocess.Popen(command) for _ in range(count)]
-    began = [time.monotonic()] * count
+    workers = {subprocess.Popen(command): time.monotonic() for _ in range(count)}
     try:
         while workers:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-            for number, worker in enumerate(workers):
-                code = worker.poll()
-                if code is None:
-                    continue
-                if code == _REFUSED:
+            for worker in [worker for worker in workers if worker.poll() is not None]:
+                began = workers.pop(worker)
+                if worker.returncode == _REFUSED:
                     return 1  # it has said why
-                if options.once:
-                    count -= 1
-                    workers[number] = None  # type: ignore[call-overload]
-                    continue
-                time.sleep(max(0.0, _LEAST_S - (time.monotonic() - began[number])))
-                workers[number], began[number] = subprocess.Popen(command), time.monotonic()
-            workers = [worker for worker in workers if worker is not None]
+                if not options.once:
+                    time.sleep(max(0.0, _LEAST_S - (time.monotonic() - began)))
+                    workers[subprocess.Popen(command)] = time.monotonic()
     finally:
         for worker in workers:
             worker.terminate()

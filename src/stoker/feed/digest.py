@@ -53,9 +53,9 @@ def digest_of(*things: Any) -> str:
         raise NoDigestError(f"the dataset cannot be compared with that of other ranks: {error}") from error
 
 
-def _digest(thing: Any, met: set[int]) -> str:
+def _digest(thing: Any, met: set[int], named: dict[str, str | None] | None = None) -> str:
     stream = _Hashed()
-    _Pickler(stream, met).dump(thing)
+    _Pickler(stream, met, named).dump(thing)
     return stream.digest.hexdigest()
 
 
@@ -74,13 +74,15 @@ class _Hashed(io.RawIOBase):
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, stream: _Hashed, met: set[int]) -> None:
+    def __init__(self, stream: _Hashed, met: set[int], named: dict[str, str | None] | None = None) -> None:
         def add(buffer: pickle.PickleBuffer) -> None:
             stream.write(buffer.raw())
 
         super().__init__(stream, 5, buffer_callback=add)
         self._met = met
         """Functions and classes that were looked at: they refer to each other in circles."""
+        self._named = {} if named is None else named
+        """Environment variables that were met."""
 
     def persistent_id(self, thing: Any) -> Any:
         """Sets count without their order, which is another one in every process."""
@@ -118,6 +120,7 @@ class _Pickler(pickle.Pickler):
         known = thing.__globals__ if _is_users(thing) else {}
         used = [(used, self._in_brief(known[used])) for used in sorted(set(_globals(thing.__code__))) if used in known]
         surroundings = _surroundings(thing) if known else []
+        self._named.update(surroundings)
         return *name, _code(thing.__code__), thing.__defaults__, thing.__kwdefaults__, cells, used, surroundings
 
     def _class(self, thing: type) -> tuple[Any, ...]:
@@ -139,7 +142,7 @@ class _Pickler(pickle.Pickler):
         elif isinstance(thing, (staticmethod, classmethod)):
             thing = thing.__func__
         try:
-            return _digest(thing, self._met)
+            return _digest(thing, self._met, self._named)
         except NoDigestError:
             raise
         except Exception:  # the user's objects may raise anything
@@ -189,6 +192,13 @@ def _surroundings(function: types.FunctionType) -> list[tuple[str, str | None]]:
     if asked:
         raise NoDigestError(f"the code of the dataset asks for its rank ({', '.join(sorted(asked))})")
     return [(word, os.environ.get(word)) for word in sorted(read)]
+
+
+def variables_of(*things: Any) -> dict[str, str | None]:
+    """The environment variables that the code of some objects names, with their values. Raises NoDigestError."""
+    named: dict[str, str | None] = {}
+    _Pickler(_Hashed(), set(), named).dump(things)
+    return named
 
 
 def _names_and_words(code: types.CodeType) -> tuple[set[str], set[str]]:

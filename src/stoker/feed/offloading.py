@@ -4,8 +4,11 @@ A relay is started with the first epoch and ends with the loader. Where there is
 rank or loader of this host, that one serves: it finds all ranks of its job by itself.
 """
 
+import contextlib
+import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import warnings
@@ -14,8 +17,10 @@ from types import ModuleType
 from typing import Any
 
 from stoker.feed import sharing
+from stoker.feed.digest import variables_of
 from stoker.pool.serving import Duty
 from stoker.pool.work import Made
+from stoker.remote import parcel
 from stoker.remote.address import parse_address
 from stoker.remote.relay import Order, document
 from stoker.remote.versions import versions
@@ -27,11 +32,17 @@ _END_S = 5.0
 class Relaying:
     """The relay of a loader, in its training process."""
 
-    def __init__(self, job: str, process: "subprocess.Popen[bytes]", address: tuple[str, int]) -> None:
-        self.job, self.address = job, address
+    def __init__(self, job: str, size: int, process: "subprocess.Popen[bytes]", taken: socket.socket) -> None:
+        self.job, self.size = job, size
         self.pid = process.pid
+        self._process = process
         self._owner = os.getpid()
-        self._end = weakref.finalize(self, _end, process, os.getpid())
+        self._end = weakref.finalize(self, _end, process, taken, os.getpid())
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the process lives."""
+        return self._end.alive and self._process.poll() is None
 
     def close(self) -> None:
         """End the relay. Works that remote workers have are made here."""
@@ -39,15 +50,47 @@ class Relaying:
             self._end()
 
 
+_relays: "weakref.WeakValueDictionary[str, Relaying]" = weakref.WeakValueDictionary()
+"""By address: the relays of this process."""
+
+
 def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Relaying | None:
     """The relay of a loader. None if another one serves at the address, or if it cannot be: then one line says why."""
-    if before is not None and before.job == job:
+    if before is not None and before.job == job and before.is_there:
         return before
     if before is not None:
         before.close()
+    size = len(loader.dataset)
+    other = _relays.get(loader.offload)
+    if other is not None and other.is_there and other.size < size:
+        other.close()  # of the loader for validation, perhaps, which came first
+    taken = _take_name(loader.offload)
+    if taken is None:
+        return None  # another rank or loader of this user has it
+    started = _start(loader, job, duty)
+    if started is None:
+        taken.close()
+        return None
+    found = _relays[loader.offload] = Relaying(job, size, started, taken)
+    return found
+
+
+def _take_name(address: str) -> socket.socket | None:
+    """A name that one process of this user has at a time. The kernel takes it back with the process."""
+    name = hashlib.blake2b(address.encode(), digest_size=16).hexdigest()
+    taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        taken.bind(f"\0stoker-{os.getuid()}-relay-{name}")
+    except OSError:
+        taken.close()
+        return None
+    return taken
+
+
+def _start(loader: Any, job: str, duty: Duty) -> "subprocess.Popen[bytes] | None":
     host, port = parse_address(loader.offload)
     try:
-        content = pickled(duty)
+        content = parcel.pack(pickled(duty), variables_of(loader.dataset, loader.collate_fn), sys.modules)
     except Exception as error:  # the user's objects may raise anything
         _say(loader, f"the dataset cannot be sent to other hosts: {error}")
         return None
@@ -59,30 +102,34 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
     ratio = 1.0 if loader._options.offload_ratio is None else loader._options.offload_ratio
     order = Order(host, port, str(sharing.folder()), job, ratio, versions(), fields, len(content))
     process = subprocess.Popen(
-        [sys.executable, "-m", "stoker.remote.relay"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-P", "-m", "stoker.remote.relay"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None
     with process.stdout:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             process.stdin.write(document(order) + content)
             process.stdin.flush()
-        except BrokenPipeError:
-            pass
         said = process.stdout.readline()
     found = json.loads(said) if said else {"trouble": "the relay has ended"}
     if "trouble" not in found:
-        return Relaying(job, process, tuple(found["address"]))
-    _end(process, os.getpid())
-    if "in use" not in found["trouble"]:
-        _say(loader, found["trouble"])
+        return process
+    _end(process, None, os.getpid())
+    _say(loader, found["trouble"])
     return None
 
 
-def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
+def _end(process: "subprocess.Popen[bytes]", taken: socket.socket | None, owner: int) -> None:
+    if taken is not None:
+        taken.close()
     if os.getpid() != owner:
         return
     assert process.stdin is not None
-    process.stdin.close()
+    with contextlib.suppress(OSError):
+        process.stdin.write(b"\n")  # a child that was forked meanwhile may hold this line open
+        process.stdin.close()
     try:
         process.wait(_END_S)
     except subprocess.TimeoutExpired:

@@ -129,6 +129,10 @@ class Options:
             from stoker.remote import address
 
             address.check(self.offload)
+            if not self.num_workers:
+                raise ConfigError(
+                    "offload= needs num_workers=1 or more: without workers the loop prepares all batches itself"
+                )
             if self.group is not None:
                 raise ConfigError(
                     "offload= does not go with group=: batches of a group are made by its jobs. Leave one out"

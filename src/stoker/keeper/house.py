@@ -91,8 +91,8 @@ class House:
                 if queue.bringing.far is not None:
                     queue.bringing.far.peering.add(addresses_in(said.document()))
             elif said.kind == messages.EPOCH:
-                if queue.bringing.near.reuse is not None:
-                    queue.bringing.near.reuse.begin(said.number)
+                if queue.reuse is not None:
+                    queue.reuse.begin(said.number)
             else:
                 self._close(name)
 
@@ -135,7 +135,8 @@ class House:
         orders = orders_of(told, descriptor)
         if near.reuse is None:
             near.reuse = Reuse(near.store, near.budget, far.peering, table, roots, told)
-        near.reuse.orders_are(orders)
+        if near.reuse.digest == table.digest:
+            near.reuse.orders_are(orders)
 
     def _recorded(self, folder: Path, about: dict[str, Any], log: int) -> Opens:
         """What loaders of such a dataset have recorded, with the log of one more."""
@@ -203,6 +204,8 @@ class House:
                 outcome, took_s = _bring(queue.bringing, work, queue.paths(index))
             except OSError:
                 is_lost = not queue.bringing.near.store.is_there()
+            except ValueError:
+                pass  # a path that is none: a worker will say so
             with self._changed:
                 queue.busy -= 1
                 if is_lost:

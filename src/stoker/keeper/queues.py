@@ -14,6 +14,7 @@ from stoker.decide.loading import Loading, Needs, SampleTime, Seconds, alone, co
 from stoker.keeper.bringing import Bringing
 from stoker.keeper.messages import Indices
 from stoker.keeper.opens import Opens
+from stoker.keeper.reuse import Reuse
 from stoker.keeper.table import Table
 
 _FIRST_S = 1e-3
@@ -104,9 +105,15 @@ class LoaderQueue:
         self._free(used, 1 << 62)
         self._last = None
 
+    @property
+    def reuse(self) -> Reuse | None:
+        """What decides on the cache, if it decides on the files of this loader."""
+        reuse = self.bringing.near.reuse
+        return reuse if reuse is not None and reuse.digest == self.table.digest else None
+
     def _free(self, used: list[int], before: int) -> None:
         """Works before a number are done with: what was staged for them may go, once it was decided on."""
-        reuse = self.bringing.near.reuse
+        reuse = self.reuse
         if reuse is None:
             self._freed(before)
         else:

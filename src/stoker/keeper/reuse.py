@@ -13,10 +13,10 @@ Only what this host is listed for is told. A host that says so has the sample in
 lets go only then, so that a sample is never without a host that keeps it.
 """
 
-import contextlib
 import os
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +46,8 @@ class Reuse:
         self, store: Store, budget: Budget, peering: Peering, table: Table, roots: tuple[str, ...], told: dict[str, Any]
     ) -> None:
         self._store, self._budget, self._peering, self._table, self._roots = store, budget, peering, table, roots
+        self.digest = table.digest
+        """Of the files that are decided on. A loader of others keeps nothing in this cache."""
         self._orders: Orders | None = None
         ranks = int(told["ranks_of_host"])
         me, capacity_bytes = int(told["rank"]) // ranks, int(told["capacity"])
@@ -106,8 +108,12 @@ class Reuse:
         self._by_number = np.argsort(numbers, kind="stable")
         self._numbers = numbers[self._by_number]
         while (event := self._events.get()) is not None:
-            with contextlib.suppress(OSError):  # the store has gone, and with it everything
+            try:
                 event()
+            except OSError:
+                pass  # the store has gone, and with it everything
+            except Exception:  # what was to be decided is not; the cache is as it was
+                traceback.print_exc()
 
     def _epoch_ids(self, epoch: int) -> Any:
         return np.empty(0, np.int64) if self._orders is None else self._orders.epoch(epoch)

@@ -46,9 +46,9 @@ def range_entry(path: str, offset: int, length: int, version: bytes) -> str:
 
 def where(entry: bytes) -> Where:
     """What an entry of the table means."""
-    if not entry[:1].isdigit():
+    offset, length, version, path = ([*entry.split(b":", 3), b"", b"", b""])[:4]
+    if not path or not (offset.isdigit() and length.isdigit()):
         return Where(entry)
-    offset, length, version, path = entry.split(b":", 3)
     return Where(path, int(offset), int(length), version)
 
 
@@ -72,6 +72,8 @@ class Table:
             self._content = mmap.mmap(descriptor, length, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(descriptor)
+        self.digest = hashlib.blake2b(self._content, digest_size=16).digest()
+        """Of the whole list: loaders with the same files have the same."""
         ends = np.flatnonzero(np.frombuffer(self._content, np.uint8) == 0)
         self._bounds = np.concatenate([[-1], ends, [length]]).astype(np.int64)
 

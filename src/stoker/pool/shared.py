@@ -123,8 +123,9 @@ class SharedPool(LinePool):
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return []
-        except OSError:  # too many open files: own workers do without help
+        except OSError:  # too many open files: own workers do without help, and those who wait at the door hear of it
             self._reports.forget(self._listener.fileno())
+            self._listener.close()
             return []
         try:
             check_same_user(connection)

@@ -21,7 +21,7 @@ from stoker.errors import ConfigError
 from stoker.host import process
 from stoker.meter import now
 from stoker.remote.ranks import Rank, Ranks
-from stoker.remote.seats import Fields, Seat, Task
+from stoker.remote.seats import Fields, Pace, Seat, Task
 from stoker.slots import offers
 from stoker.wire.channel import Channel
 from stoker.wire.reception import Reception
@@ -30,6 +30,8 @@ from stoker.wire.secret import shared_secret
 _LOOK_FOR_RANKS_S = 0.5
 _LOOKS_PER_BATCH = 20
 _LEAST_APART_S, _MOST_APART_S = 0.0005, 0.01
+_UNSEEN_S = 2.0
+"""A batch that its rank has not seen for so long is left to own workers, too: the rank may take no help any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,10 @@ class Relay:
         self._highest: dict[str, int] = {}
         self._name = offers.name_of(process.own())
         self._changed = threading.Condition()
+        self._pace = Pace()
         self._seats: set[Seat] = set()
+        self._unseen: deque[tuple[float, Task]] = deque()
+        """Batches that were delivered: when, and of which work."""
         self._idle: deque[Seat] = deque()
         self._is_over = False
         self._looked_at = -_LOOK_FOR_RANKS_S
@@ -67,7 +72,7 @@ class Relay:
         self._thread.start()
 
     def _converse(self, channel: Channel) -> None:
-        seat = Seat(channel, self._fields, self._wait)
+        seat = Seat(channel, self._fields, self._pace, self._wait, self._delivered)
         with self._changed:
             self._seats.add(seat)
         try:
@@ -84,11 +89,16 @@ class Relay:
     def _wait(self, seat: Seat) -> Task | None:
         """A seat wants a work."""
         with self._changed:
+            if self._is_over:
+                return None
             seat.given.clear()
             self._idle.append(seat)
             self._changed.notify()
         seat.given.wait()
         return seat.task
+
+    def _delivered(self, task: Task) -> None:
+        self._unseen.append((now(), task))
 
     def _dispatch(self) -> None:
         """Give works to seats that want one. The only thread that takes works."""
@@ -115,8 +125,7 @@ class Relay:
     def _pause_s(self) -> float:
         if not self._ranks.there:
             return _LOOK_FOR_RANKS_S / 5
-        known = [seat.batch_s for seat in self._seats if seat.batch_s]
-        return min(max(min(known, default=0.0) / _LOOKS_PER_BATCH, _LEAST_APART_S), _MOST_APART_S)
+        return min(max(self._pace.batch_s / _LOOKS_PER_BATCH, _LEAST_APART_S), _MOST_APART_S)
 
     def _take(self) -> Task | None:
         if now() - self._looked_at >= _LOOK_FOR_RANKS_S or not self._ranks.there:
@@ -144,6 +153,9 @@ class Relay:
             task = seat.task
             if task is not None and seat.is_late():
                 task.rank.works.give_back_if(task.number, self._name)
+        while self._unseen and now() - self._unseen[0][0] > _UNSEEN_S:
+            _, task = self._unseen.popleft()
+            task.rank.works.give_back_if(task.number, self._name)
 
     def state(self) -> dict[str, Any]:
         """What others may see of it."""
@@ -172,7 +184,7 @@ def main() -> int:
         print(json.dumps({"trouble": str(error)}), flush=True)
         return 1
     print(json.dumps({"address": relay.address}), flush=True)
-    os.close(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
     words.read(1)  # until the training process has gone, or wants no more
     relay.close()
     return 0

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from stoker.errors import ResourceError
 from stoker.memory import Bytes
 from stoker.meter import now
 from stoker.remote import said
@@ -23,6 +24,7 @@ BEGINNING_S = 120.0
 """Within this a worker imports what the duty needs."""
 _SILENT_S, _SILENT_BATCHES = 5.0, 20
 _LATE_S, _LATE_BATCHES = 0.2, 4
+_FIRST_LATE_S = 10.0
 
 
 class Task(NamedTuple):
@@ -43,33 +45,54 @@ class Fields(NamedTuple):
     total: int
 
 
-class Seat:
-    """One connection. `wait` returns a task, or None at the end."""
+class Pace:
+    """How long a batch takes from the relay to the relay, as all seats see it; 0 before the first."""
 
-    def __init__(self, channel: Channel, fields: Fields, wait: Callable[["Seat"], Task | None]) -> None:
-        self._channel, self._fields, self._wait = channel, fields, wait
+    def __init__(self) -> None:
+        self.batch_s = 0.0
+
+    def took(self, seconds: float) -> None:
+        """A batch has come."""
+        self.batch_s = seconds if not self.batch_s else self.batch_s + (seconds - self.batch_s) / 8
+
+
+class Seat:
+    """One connection. `wait` returns a task, or None at the end; `delivered` is told of each that a rank was sent."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        fields: Fields,
+        pace: Pace,
+        wait: Callable[["Seat"], Task | None],
+        delivered: Callable[[Task], None],
+    ) -> None:
+        self._channel, self._fields, self._pace, self._wait, self._delivered = channel, fields, pace, wait, delivered
         self._deliveries: dict[str, Delivery] = {}
         self.given = threading.Event()
         self.task: Task | None = None
         self.began = 0.0
-        self.batch_s = 0.0
-        """How long a batch takes from here to here."""
         self.made = self.failed = self.bytes = 0
 
     def is_late(self) -> bool:
         """Whether its work takes much longer than others took."""
-        return self.task is not None and now() - self.began > _LATE_S + _LATE_BATCHES * self.batch_s and self.made > 0
+        pace_s = self._pace.batch_s
+        return self.task is not None and now() - self.began > (
+            _LATE_S + _LATE_BATCHES * pace_s if pace_s else _FIRST_LATE_S
+        )
 
     def run(self, versions: dict[str, str], duty: Bytes) -> None:
         """Serve the worker until it goes, or the relay ends. Raises FrameError and OSError."""
         joined = said.receive(self._channel, Word.JOIN)
         if joined is None:
             return
-        why = difference(versions, _versions(joined))
+        there, has_duty = _introduction(joined)
+        why = difference(versions, there)
         if why:
             said.send(self._channel, Word.REFUSED, why.encode())
             return
-        said.send(self._channel, Word.DUTY, said.digest(duty), duty)
+        parcel = b"" if has_duty else duty
+        said.send(self._channel, Word.DUTY, said.digest(parcel), parcel)
         self._channel.stream.deadline = now() + BEGINNING_S
         if said.receive(self._channel, Word.READY) is None:
             return
@@ -87,7 +110,8 @@ class Seat:
                 delivery.close()
 
     def _do(self, task: Task) -> None:
-        self._channel.stream.deadline = now() + max(_SILENT_S, _SILENT_BATCHES * self.batch_s)
+        limit_s = max(_SILENT_S, _SILENT_BATCHES * self._pace.batch_s) if self.made else BEGINNING_S
+        self._channel.stream.deadline = now() + limit_s
         said.send(self._channel, Word.WORK, task.content)
         frame = said.receive(self._channel, Word.MADE, Word.FAILED)
         if frame is None:
@@ -97,8 +121,7 @@ class Seat:
             task.rank.works.give_back(task.number)
             return
         is_delivered = self._receive(task, frame)
-        took_s = now() - self.began
-        self.batch_s = took_s if not self.made else self.batch_s + (took_s - self.batch_s) / 4
+        self._pace.took(now() - self.began)
         self.made += is_delivered
         self.bytes += frame.header.payload_bytes
 
@@ -108,7 +131,10 @@ class Seat:
             raise FrameError("not what was made")
         size = frame.header.payload_bytes
         delivery = self._delivery(task.rank)
-        room = None if delivery is None else delivery.room(max(1, size))
+        room = None
+        if delivery is not None:
+            with contextlib.suppress(ResourceError):  # there is no memory for it
+                room = delivery.room(max(1, size))
         memory = memoryview(bytearray(size)) if room is None else memoryview(room)[:size]  # type: ignore[arg-type]
         try:
             self._channel.fill(memory)
@@ -118,8 +144,13 @@ class Seat:
                 task.rank.works.give_back(task.number)
                 return False
             del memory, room
-            with contextlib.suppress(OSError):  # the rank has gone, and with it its works
+            try:
                 delivery.deliver(task.number, self._settled(made), self._fields.place)
+            except OSError:  # the rank has gone, or takes no help any more
+                self._deliveries.pop(task.rank.address).close()
+                task.rank.works.give_back(task.number)
+                return False
+            self._delivered(task)
             return True
         finally:
             if delivery is not None:
@@ -144,11 +175,10 @@ class Seat:
         return found
 
 
-def _versions(frame: Frame) -> dict[str, str]:
+def _introduction(frame: Frame) -> tuple[dict[str, str], bool]:
+    """What a worker runs with, and whether it has the duty from another connection."""
     try:
         found = json.loads(frame.body)
-    except ValueError as error:
+        return {str(name): str(version) for name, version in found["versions"].items()}, bool(found["has_duty"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FrameError("a worker does not say what it runs with") from error
-    if not isinstance(found, dict):
-        raise FrameError("a worker does not say what it runs with")
-    return {str(name): str(version) for name, version in found.items()}

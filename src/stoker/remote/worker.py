@@ -7,8 +7,10 @@ is sent while the next is made. A process serves one relay: what a duty leaves b
 import contextlib
 import json
 import queue
+import sys
 import threading
 import time
+import traceback
 from typing import Any, NamedTuple
 
 from stoker import checksum
@@ -20,7 +22,7 @@ from stoker.pool.filling import Reducers
 from stoker.pool.serving import Duty
 from stoker.pool.work import Made, Work, work_of
 from stoker.pool.worker import SlotRoom
-from stoker.remote import said
+from stoker.remote import parcel, said
 from stoker.remote.said import Word
 from stoker.remote.seats import BEGINNING_S
 from stoker.remote.versions import versions
@@ -77,6 +79,7 @@ class RemoteWorker:
         self._address, self._secret = address, secret
         self._works: queue.SimpleQueue[_Given | None] = queue.SimpleQueue()
         self._name = fresh_name()
+        self._has_said = False
 
     def run(self) -> None:
         """Work until the relay has gone. Raises OSError if it is not there, RefusedError and ConfigError."""
@@ -85,14 +88,17 @@ class RemoteWorker:
         duty.become_worker(0)
         maker = duty.begin_or_raise(0)
         room = RemoteRoom()
-        others = []
+        channels = [first]
         for _ in range(CONNECTIONS - 1):
             with contextlib.suppress(OSError):
-                others.append(self._dial())
-                self._join(others[-1], has_duty=True)
+                channels.append(self._dial())
+                self._join(channels[-1], has_duty=True)
+        for channel in channels:
+            said.send(channel, Word.READY)
+            channel.stream.deadline = None
         threads = [
             threading.Thread(target=self._serve, args=(channel, room), name="stoker-remote", daemon=True)
-            for channel in (first, *others)
+            for channel in channels
         ]
         for thread in threads:
             thread.start()
@@ -104,15 +110,22 @@ class RemoteWorker:
                 continue
             try:
                 given.results.put(maker.make(given.work, room))
-            except Exception:  # an error of the user's dataset: the trainer's own workers will raise it
+            except Exception:  # an error of the user's dataset: if it is one there, too, the trainer's own workers raise it
+                self._say(f"what cannot be made here is made on the trainer's host: {traceback.format_exc().rstrip()}")
                 given.results.put(None)
+
+    def _say(self, what: str) -> None:
+        """Say something once."""
+        if not self._has_said:
+            self._has_said = True
+            print(f"stoker: {what}", file=sys.stderr, flush=True)
 
     def _dial(self) -> Channel:
         return connect(self._address, self._secret, self._name, time.monotonic() + _CONNECT_S, _PATIENCE_S)
 
     def _join(self, channel: Channel, *, has_duty: bool = False) -> Any:
         channel.stream.deadline = time.monotonic() + BEGINNING_S
-        said.send(channel, Word.JOIN, json.dumps(versions()).encode())
+        said.send(channel, Word.JOIN, json.dumps({"versions": versions(), "has_duty": has_duty}).encode())
         frame = said.receive(channel, Word.DUTY, Word.REFUSED)
         if frame is None:
             raise ConnectionResetError("the trainer's host has gone")
@@ -122,10 +135,7 @@ class RemoteWorker:
         channel.fill(memoryview(content))
         if said.digest(content) != frame.body:
             raise FrameError("the duty was damaged on its way")
-        duty = None if has_duty else unpickled(bytes(content))
-        said.send(channel, Word.READY)
-        channel.stream.deadline = None
-        return duty
+        return None if has_duty else unpickled(bytes(content))
 
     def _serve(self, channel: Channel, room: RemoteRoom) -> None:
         results: queue.SimpleQueue[Made | None] = queue.SimpleQueue()
@@ -136,6 +146,7 @@ class RemoteWorker:
                 made = results.get()
                 if made is None or made.place is None or not said.fits(made.place[3]):
                     if made is not None and made.place is not None:
+                        self._say("batches are too long to be sent, and are made on the trainer's host")
                         room.inbox.free(made.place[:2])
                     said.send(channel, Word.FAILED)
                 else:
@@ -158,12 +169,19 @@ def _send(channel: Channel, made: Made, inbox: Inbox) -> None:
 
 
 def unpickled(content: bytes) -> Duty:
-    """The duty of a trainer that knows the secret."""
+    """The duty of a trainer that knows the secret, in surroundings like its own. Raises RefusedError."""
     OFFLOAD.check()
     import cloudpickle
 
-    duty: Duty = cloudpickle.loads(content)
-    return duty
+    found = parcel.unpack(content)
+    why = parcel.settle(found)
+    if why:
+        raise RefusedError(f"batches could differ from those of the trainer's host: {why}")
+    try:
+        duty: Duty = cloudpickle.loads(found.duty)
+        return duty
+    except Exception as error:  # whatever the user's modules raise
+        raise RefusedError(f"the dataset cannot be used on this host: {type(error).__name__}: {error}") from error
 
 
 def main(address: Address, secret: bytes) -> None:
@@ -175,8 +193,6 @@ def main(address: Address, secret: bytes) -> None:
         try:
             RemoteWorker(address, secret).run()
             return
-        except (FileNotFoundError, ModuleNotFoundError):
-            raise
         except (OSError, FrameError):  # nobody is there yet
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_AGAIN_S)
