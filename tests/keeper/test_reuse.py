@@ -20,7 +20,7 @@ from stoker.feed.foretold import Foretold
 from stoker.keeper.orders import Orders
 from stoker.keeper.peering import Peering
 from stoker.keeper.reuse import Reuse
-from stoker.keeper.table import Table, write_table
+from stoker.keeper.table import Table, Where, range_entry, where, write_table
 from stoker.source.files import shared_file_key
 
 SIZE = 1000
@@ -159,3 +159,9 @@ def test_what_does_not_go_together(
     sampler = DistributedSampler(data, 2, 0) if options.pop("sampler", "") else SequentialSampler(data)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=message):
         stoker.DataLoader(data, sampler=sampler, cache="1MB", peers=peers, **options)  # type: ignore[arg-type]
+
+
+def test_what_is_no_range_is_a_path() -> None:
+    assert where(range_entry("/a/b:c", 5, 7, b"v").encode()).path == b"/a/b:c"
+    for odd in (b"", b"57", b"5:7", b"/plain", b"5:x:y:/z"):
+        assert where(odd) == Where(odd)

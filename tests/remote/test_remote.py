@@ -18,7 +18,14 @@ import torch
 from torch.utils.data import Dataset
 
 import stoker
+from stoker.checksum import load
+from stoker.host import process
+from stoker.remote.ranks import Ranks
+from stoker.remote.said import Word, pack_made
+from stoker.remote.seats import Fields, Pace, Seat, Task
 from stoker.remote.versions import difference
+from stoker.slots.offers import MAY_BE_HELPED, Offers, name_of
+from stoker.wire.frames import Frame, Header
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Linux")
 
@@ -276,6 +283,38 @@ def test_a_port_of_somebody_else_is_named() -> None:
 def test_workers_are_needed() -> None:
     with pytest.raises(stoker.errors.ConfigError, match="num_workers=1 or more"):
         stoker.DataLoader(Noisy(16), 4, seed=1, offload="tcp://127.0.0.1:7100")
+
+
+class _Filled:
+    """A channel that has received."""
+
+    def fill(self, room: memoryview) -> None:
+        room[:] = bytes(len(room))
+
+
+def test_a_batch_that_its_rank_does_not_take_is_left_to_own_workers(tmp_path: Path) -> None:
+    import socket
+
+    tmp_path.chmod(0o700)
+    load()
+    address = f"stoker-test-{secrets.token_hex(4)}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"\0{address}")
+        listener.listen()
+        offered = Offers(tmp_path, {"job": "j", "workers": 1, "prefetch": 2, "address": address}, MAY_BE_HELPED)
+        offered.offer(0, b"work")
+        ranks = Ranks(tmp_path, "j")
+        ranks.look()
+        (rank,) = ranks.there.values()
+        assert rank.works.take(0, name_of(process.own())) == b"work"
+        seat = Seat(_Filled(), Fields(0, 1, 2, 3, 4), Pace(), lambda seat: None, lambda task: None)  # type: ignore[arg-type]
+        body = pack_made((0.0, None, None, None), bytes(8), is_pickled=False)
+        connecting = seat._delivery(rank)
+        assert connecting is not None
+        listener.accept()[0].close()  # it has no descriptors left
+        assert not seat._receive(Task(rank, 0, b"work"), Frame(Header(Word.MADE, 0, 0, len(body), 8), body))
+        assert rank.works.left() == [0]
+        offered.close()
 
 
 @pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5"])
