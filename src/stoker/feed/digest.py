@@ -155,11 +155,12 @@ def _module(thing: Any) -> str:
 
 
 def _is_users(thing: Any) -> bool:
-    return _is_users_module(str(thing.__module__))
+    return is_users_module(str(thing.__module__))
 
 
 @functools.cache
-def _is_users_module(name: str) -> bool:
+def is_users_module(name: str) -> bool:
+    """Whether a module is the user's own: the script, or one that is not installed."""
     if name in ("__main__", "__mp_main__"):
         return True
     file = getattr(sys.modules.get(name), "__file__", None)

@@ -5,19 +5,18 @@ rank or loader of this host, that one serves: it finds all ranks of its job by i
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import socket
 import subprocess
 import sys
-import warnings
 import weakref
 from types import ModuleType
 from typing import Any
 
 from stoker.feed import sharing
-from stoker.feed.digest import variables_of
+from stoker.feed.digest import is_users_module, variables_of
+from stoker.host.sockets import take_name
 from stoker.pool.serving import Duty
 from stoker.pool.work import Made
 from stoker.remote import parcel
@@ -64,7 +63,7 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
     other = _relays.get(loader.offload)
     if other is not None and other.is_there and other.size < size:
         other.close()  # of the loader for validation, perhaps, which came first
-    taken = _take_name(loader.offload)
+    taken = take_name(f"relay {loader.offload}")
     if taken is None:
         return None  # another rank or loader of this user has it
     started = _start(loader, job, duty)
@@ -75,27 +74,15 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
     return found
 
 
-def _take_name(address: str) -> socket.socket | None:
-    """A name that one process of this user has at a time. The kernel takes it back with the process."""
-    name = hashlib.blake2b(address.encode(), digest_size=16).hexdigest()
-    taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        taken.bind(f"\0stoker-{os.getuid()}-relay-{name}")
-    except OSError:
-        taken.close()
-        return None
-    return taken
-
-
 def _start(loader: Any, job: str, duty: Duty) -> "subprocess.Popen[bytes] | None":
     host, port = parse_address(loader.offload)
     try:
         content = parcel.pack(pickled(duty), variables_of(loader.dataset, loader.collate_fn), sys.modules)
     except Exception as error:  # the user's objects may raise anything
-        _say(loader, f"the dataset cannot be sent to other hosts: {error}")
+        sharing.say(loader, f"the dataset cannot be sent to other hosts: {error}")
         return None
     if len(content) > PAYLOAD_LIMIT:
-        _say(loader, f"the dataset is too large to be sent to other hosts ({len(content) >> 20} MiB)")
+        sharing.say(loader, f"the dataset is too large to be sent to other hosts ({len(content) >> 20} MiB)")
         return None
     places = [Made._fields.index(name) for name in ("finished", "counts", "place", "pickled")]
     fields = (*places, len(Made._fields))
@@ -117,7 +104,7 @@ def _start(loader: Any, job: str, duty: Duty) -> "subprocess.Popen[bytes] | None
     if "trouble" not in found:
         return process
     _end(process, None, os.getpid())
-    _say(loader, found["trouble"])
+    sharing.say(loader, found["trouble"])
     return None
 
 
@@ -137,17 +124,15 @@ def _end(process: "subprocess.Popen[bytes]", taken: socket.socket | None, owner:
         process.wait()
 
 
-def _say(loader: Any, why: str) -> None:
-    if not loader._told_about_offload:
-        loader._told_about_offload = True
-        warnings.warn(f"offload=: everything is prepared on this host, because {why}", stacklevel=10)
-
-
 def pickled(duty: Duty) -> bytes:
     """A duty for another host: what the script and modules beside it define travels with it."""
     import cloudpickle
 
-    local = [module for module in list(sys.modules.values()) if is_local(module)]
+    local = [
+        module
+        for name, module in list(sys.modules.items())
+        if name not in ("__main__", "__mp_main__") and isinstance(module, ModuleType) and is_users_module(name)
+    ]
     for module in local:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -156,19 +141,3 @@ def pickled(duty: Duty) -> bytes:
     finally:
         for module in local:
             cloudpickle.unregister_pickle_by_value(module)
-
-
-def is_local(module: ModuleType) -> bool:
-    """Whether a module is the user's own: not installed, so that other hosts do not have it."""
-    name, path = getattr(module, "__name__", ""), getattr(module, "__file__", None)
-    if not isinstance(module, ModuleType) or not path or name == "__main__" or name.partition(".")[0] == "stoker":
-        return False
-    if sys.modules.get(name) is not module:
-        return False
-    where = os.path.abspath(path)
-    return not where.startswith(os.path.dirname(os.__file__)) and not any(
-        part in where.split(os.sep) for part in _INSTALLED
-    )
-
-
-_INSTALLED = ("site-packages", "dist-packages")

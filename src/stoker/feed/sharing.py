@@ -4,9 +4,7 @@ Ranks with the same dataset and seed can prepare each other's batches: the resul
 other by an entry in a folder of this user's. No rank waits for another one to come.
 """
 
-import hashlib
 import os
-import socket
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch.utils.data
 from stoker.feed.digest import NoDigestError, digest_of
 from stoker.feed.progress import is_batched, samplers_of
 from stoker.host import folders, process, ranks
+from stoker.host.sockets import take_name
 from stoker.internals.ranks import rank_and_world
 from stoker.slots.offers import NotOfferedError
 
@@ -71,13 +70,9 @@ _said: list[int] = []
 
 
 def _is_first(what: str) -> bool:
-    """Whether no living process of this user has asked for the same before. The kernel gives a name to one socket alone."""
-    name = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
-    taken = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        taken.bind(f"\0stoker-{os.getuid()}-said-{name}")
-    except OSError:
-        taken.close()
+    """Whether no living process of this user has asked for the same before."""
+    taken = take_name(f"said {what}")
+    if taken is None:
         return False
     _said.append(taken.detach())
     return True

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stoker.host import process
-from stoker.host.folders import entries
 from stoker.host.sockets import check_same_user
 from stoker.pool.filling import Reducers
 from stoker.pool.maker import Room
@@ -230,18 +229,11 @@ class Helping:
         if self._looked_at - self._listed_at < _LOOK_FOR_RANKS_S:
             return
         self._listed_at = self._looked_at
-        there: set[Path] = set()
-        with contextlib.suppress(OSError):  # the folder was removed
-            there = {path for path, _ in entries(self._own.path.parent)} - {self._own.path}
-        for path in self._ranks.keys() - there:
+        own = self._own.path
+        gone, new = offers.look_for(own.parent, self._own.about["job"], {own, *self._ranks})
+        for path in gone - {own}:
             self._ranks.pop(path).close()
-        for path in there - self._ranks.keys():
-            with contextlib.suppress(OSError, ValueError, KeyError):  # it has just ended
-                works = OffersSeen(path)
-                if works.about["job"] == self._own.about["job"]:
-                    self._ranks[path] = _Rank(works)
-                else:
-                    works.close()
+        self._ranks |= {path: _Rank(works) for path, works in new.items()}
 
     def _pause_s(self) -> float:
         """How long to wait for an order before looking around.

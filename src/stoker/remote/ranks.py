@@ -4,17 +4,15 @@ To a rank the relay looks like a worker of another rank (`pool/helping`): it tak
 batch over a socket in memory of its own. There is no torch here.
 """
 
-import contextlib
 import socket
 from pathlib import Path
 from typing import Any
 
-from stoker.host.folders import entries
 from stoker.host.sockets import check_same_user
 from stoker.memory import ByteArray
 from stoker.slots.area import Area
 from stoker.slots.messages import framed, marshalled
-from stoker.slots.offers import OffersSeen
+from stoker.slots.offers import OffersSeen, look_for
 from stoker.slots.outbox import Outbox
 
 HELLO_VERSION = 1
@@ -79,17 +77,9 @@ class Ranks:
 
     def look(self) -> None:
         """See which ranks are there now."""
-        found: set[Path] = set()
-        with contextlib.suppress(OSError):  # the folder was removed
-            found = {path for path, _ in entries(self._folder)}
-        for path in self.there.keys() - found:
+        gone, new = look_for(self._folder, self._job, self.there.keys())
+        for path in gone:
             rank = self.there.pop(path)
             rank.has_gone = True
             rank.works.close()
-        for path in found - self.there.keys():
-            with contextlib.suppress(OSError, ValueError, KeyError):  # it has just ended
-                works = OffersSeen(path)
-                if works.about["job"] == self._job:
-                    self.there[path] = Rank(works)
-                else:
-                    works.close()
+        self.there |= {path: Rank(works) for path, works in new.items()}

@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from stoker.errors import ConfigError
 from stoker.host import process
@@ -156,12 +155,6 @@ class Relay:
         while self._unseen and now() - self._unseen[0][0] > _UNSEEN_S:
             _, task = self._unseen.popleft()
             task.rank.works.give_back_if(task.number, self._name)
-
-    def state(self) -> dict[str, Any]:
-        """What others may see of it."""
-        seats = list(self._seats)
-        counts = {name: sum(getattr(seat, name) for seat in seats) for name in ("made", "failed", "bytes")}
-        return {"seats": len(seats), **counts}
 
     def close(self) -> None:
         """End it. Works that are under way go back to their ranks."""

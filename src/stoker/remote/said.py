@@ -52,13 +52,8 @@ def receive(channel: Channel, *words: Word) -> Frame | None:
     if frame is None:
         return None
     if frame.header.kind not in words or (frame.header.payload_bytes and frame.header.kind not in (Word.DUTY, Word.MADE)):
-        raise FrameError(f"not what is due: {', '.join(words_of(words))}")
+        raise FrameError(f"not what is due: {', '.join(word.name for word in words)}")
     return frame
-
-
-def words_of(words: tuple[Word, ...]) -> list[str]:
-    """Their names."""
-    return [word.name for word in words]
 
 
 def digest(payload: Bytes) -> bytes:

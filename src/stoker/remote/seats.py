@@ -72,7 +72,7 @@ class Seat:
         self.given = threading.Event()
         self.task: Task | None = None
         self.began = 0.0
-        self.made = self.failed = self.bytes = 0
+        self.made = 0
 
     def is_late(self) -> bool:
         """Whether its work takes much longer than others took."""
@@ -117,13 +117,11 @@ class Seat:
         if frame is None:
             raise ConnectionResetError("the remote worker has gone")
         if frame.header.kind == Word.FAILED:
-            self.failed += 1
             task.rank.works.give_back(task.number)
             return
         is_delivered = self._receive(task, frame)
         self._pace.took(now() - self.began)
         self.made += is_delivered
-        self.bytes += frame.header.payload_bytes
 
     def _receive(self, task: Task, frame: Frame) -> bool:
         total, made = said.unpack_made(frame)

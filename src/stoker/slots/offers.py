@@ -21,8 +21,10 @@ A row is a line of the processor's cache, and descriptions are written to memory
 happens once in a batch, and a batch of small samples takes half a millisecond.
 """
 
+import contextlib
 import json
 import os
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ import numpy as np
 
 from stoker.errors import ResourceError
 from stoker.host import process
-from stoker.host.folders import add_entry
+from stoker.host.folders import add_entry, entries
 from stoker.host.locks import close_lock
 from stoker.memory import PAGE, Mapping
 
@@ -297,3 +299,19 @@ class OffersSeen:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def look_for(folder: Path, job: str, known: Set[Path]) -> tuple[Set[Path], dict[Path, OffersSeen]]:
+    """Which ranks of a job have gone of those that are known, and what others offer."""
+    there: set[Path] = set()
+    with contextlib.suppress(OSError):  # the folder was removed
+        there = {path for path, _ in entries(folder)}
+    found: dict[Path, OffersSeen] = {}
+    for path in there - known:
+        with contextlib.suppress(OSError, ValueError, KeyError):  # it has just ended
+            works = OffersSeen(path)
+            if works.about["job"] == job:
+                found[path] = works
+            else:
+                works.close()
+    return known - there, found

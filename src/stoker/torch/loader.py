@@ -48,7 +48,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     """
 
     _options: Options
-    _told_about_threads = _told_about_ranks = _told_about_offload = False
+    _told_about_threads = _told_about_ranks = False
     _draws = False
     """Whether a worker has seen the dataset draw from a default generator."""
 
