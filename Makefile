@@ -10,7 +10,6 @@ demo: $(READY)
 
 test: $(READY)
 	scripts/system-packages
-	$(TOOLS) scripts/check
 	$(TOOLS) python scripts/lanes.py
 
 # Debian's Python makes environments with pip only where python3-venv is installed: without, its own pip installs another.

@@ -6,8 +6,8 @@
         hosts[0].bytes_read()         what its disk has delivered, by the kernel's count
 
 Links are as fast as the machine, unless `limit_link` is called. A disk is a read-only loop device over one image, with a
-page cache of its own; `limit_disk` sets its rate. Needs root, `ip`, `tc`, `losetup` and mkfs.ext4; the rate of disks
-and cores need the controllers of cgroup v1. Everything is gone when the context ends.
+page cache of its own; `limit_disk` sets its rate. Needs root, `ip`, `tc`, `losetup` and mkfs.ext4; limits of disks
+and cores need the controllers of cgroups, v1 or v2. Everything is gone when the context ends.
 """
 
 import contextlib
@@ -18,12 +18,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 TOOLS = ["ip", "tc", "losetup", "mkfs.ext4", "debugfs", "unshare", "nsenter"]
-_BLKIO, _CPU = Path("/sys/fs/cgroup/blkio"), Path("/sys/fs/cgroup/cpu")
+_GROUPS = Path("/sys/fs/cgroup")
+_IS_V2 = Path(_GROUPS, "cgroup.controllers").exists()
 _PERIOD_US = 10_000
 _SECTOR = 512
 
@@ -83,6 +84,13 @@ class Host:
         for group in self._groups:
             (group / "cgroup.procs").write_text("0")
 
+    def stop(self, process: "subprocess.Popen[str]") -> None:
+        """End a command that was started here: the command itself, and not only what entered the host for it."""
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGTERM)
+        process.wait()
+
     def pids(self) -> list[int]:
         """The processes of this host but its first, as this machine numbers them."""
         return [pid for pid in _processes(self.pid) if pid != self.pid]
@@ -92,21 +100,39 @@ class Host:
         fields = Path(f"/sys/block/{Path(self.device).name}/stat").read_text().split()
         return int(fields[2]) * _SECTOR
 
+    def bytes_received(self) -> int:
+        """How many bytes have come to the host over its link."""
+        lines = Path(f"/proc/{self.pid}/net/dev").read_text().splitlines()
+        return next(int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("eth0:"))
+
+    def processor_s(self) -> float:
+        """The processor time of the processes that this host has now."""
+        ticks = 0
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def limit_disk(self, bytes_per_s: int) -> None:
         """Limit what commands that are started from now on read from this host's disk."""
         number = os.stat(self.device).st_rdev
-        group = self._group_of(_BLKIO)
-        rate = f"{os.major(number)}:{os.minor(number)} {bytes_per_s}"
-        (group / "blkio.throttle.read_bps_device").write_text(rate)
+        device = f"{os.major(number)}:{os.minor(number)}"
+        if _IS_V2:
+            (self._group("io") / "io.max").write_text(f"{device} rbps={bytes_per_s}")
+        else:
+            (self._group("blkio") / "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s}")
 
     def limit_cores(self, cores: float) -> None:
         """Limit the processor time of commands that are started from now on, all together."""
-        group = self._group_of(_CPU)
-        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-        (group / "cpu.cfs_quota_us").write_text(str(int(cores * _PERIOD_US)))
+        group, quota_us = self._group("cpu"), int(cores * _PERIOD_US)
+        if _IS_V2:
+            (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+        else:
+            (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
 
-    def _group_of(self, controller: Path) -> Path:
-        group = controller / f"stoker-{self.pid}-{self.name}"
+    def _group(self, controller: str) -> Path:
+        group = (_GROUPS if _IS_V2 else _GROUPS / controller) / f"stoker-{self.pid}-{self.name}"
         group.mkdir(exist_ok=True)
         if group not in self._groups:
             self._groups.append(group)
@@ -224,7 +250,8 @@ class Hosts(Sequence[Host]):
 
 
 def _entries(folder: Path) -> int:
-    return sum(1 for _ in folder.rglob("*")) + 64
+    """How many inodes its file system needs, and some to spare: it divides them among groups."""
+    return sum(5 for _ in folder.rglob("*")) // 4 + 256
 
 
 def _quiet(*words: str) -> str:
@@ -240,3 +267,20 @@ def missing() -> str:
     if absent:
         return f"{', '.join(absent)} not found"
     return "" if os.getuid() == 0 and sys.platform == "linux" else "needs root"
+
+
+@contextlib.contextmanager
+def with_secret(count: int, write_files: Callable[[Path], None] | None = None) -> Iterator[tuple[Hosts, dict[str, str]]]:
+    """Hosts that know a secret, with the files that a function writes; and the environment of commands there. Nothing that
+    was measured before is known there."""
+    with tempfile.TemporaryDirectory() as name:
+        secret, data = Path(name, "secret"), Path(name, "data")
+        secret.write_text(secrets.token_hex(32))
+        secret.chmod(0o600)
+        data.mkdir()
+        if write_files is not None:
+            write_files(data)
+        here = Path(__file__).resolve().parent
+        more = {"STOKER_SECRET_FILE": str(secret), "PYTHONPATH": f"{here}:{here.parent / 'src'}"}
+        with Hosts(data, count) as hosts:
+            yield hosts, os.environ | more | {"XDG_CACHE_HOME": str(Path(name, "cache"))}

@@ -1,21 +1,19 @@
 """What do workers on another host add? Two real hosts (see `hosts`), each with a part of this machine's cores.
 
-Each host alone prepares JPEG pictures as fast as it can; then the first trains, and the second one's workers help it.
-`of_sum` is what both reach together, in parts of the sum of what each reaches alone; `remote` is the part of all samples
-that the second host has prepared. With --loop the training loop takes no more than so many pictures a second. With --ratio
-no more than such a part is sent away.
+Each host prepares JPEG pictures as fast as it can, for itself, both at the same time: on a machine whose cores share what
+they have (two threads of one core, say) each is slower then. Then the first trains, and the second one's workers help it.
+The ratio is what that reaches, in parts of the sum before; `remote` is the part of all samples
+that the second host has prepared. With --loop the training loop takes no more than so many pictures a second. How much is
+sent away is decided by measuring, or said by --ratio.
 
     sudo python benchmarks/offload.py [--here 0.45] [--there 0.45] [--loop 100] [--ratio 0.5] [--link 1000] [--rounds 3]
 """
 
 import argparse
 import json
-import os
-import secrets
 import sys
-import tempfile
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 PORT = 7100
@@ -32,7 +30,13 @@ def be_a_trainer(asked: dict[str, Any]) -> None:
     plan = stoker.Plan(offload_ratio=asked["ratio"])
     offload = f"tcp://{asked['address']}:{PORT}" if asked["address"] else None
     loader = stoker.DataLoader(
-        workloads.Jpegs(100_000, bank=64), 32, num_workers=1, prefetch_factor=4, seed=1, offload=offload, plan=plan
+        workloads.Jpegs(100_000, bank=64),
+        32,
+        num_workers=asked["workers"],
+        prefetch_factor=4,
+        seed=1,
+        offload=offload,
+        plan=plan,
     )
     step_s = 32 / asked["loop"] if asked["loop"] else 0.0
     began = remote_before = samples = 0.0
@@ -60,49 +64,44 @@ def be_a_trainer(asked: dict[str, Any]) -> None:
 def main() -> None:
     """Print a line about both hosts alone and together."""
     import harness
-    from hosts import Hosts
+    from hosts import with_secret
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--here", type=float, default=0.45, help="cores of the training host (default: 0.45)")
     parser.add_argument("--there", type=float, default=0.45, help="cores of the other one (default: 0.45)")
     parser.add_argument("--workers", type=int, default=1, help="worker processes there (default: 1)")
     parser.add_argument("--loop", type=float, default=0, help="pictures a second that the loop takes (default: no limit)")
-    parser.add_argument("--ratio", type=float, help="the part of all batches that may be sent away (default: all)")
+    parser.add_argument("--ratio", type=float, help="the part of all batches that may be sent away (default: decided)")
     parser.add_argument("--link", type=int, help="rate of both links in Mbit/s")
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        secret = Path(name, "secret")
-        secret.write_text(secrets.token_hex(32))
-        secret.chmod(0o600)
-        data = Path(name, "data")
-        data.mkdir()
-        here = Path(__file__).resolve().parent
-        environment = os.environ | {"STOKER_SECRET_FILE": str(secret), "PYTHONPATH": f"{here}:{here.parent / 'src'}"}
-        with Hosts(data, 2) as hosts:
-            first, second = hosts
-            for host, cores in ((first, options.here), (second, options.there)):
-                host.limit_cores(cores)
-                if options.link:
-                    host.limit_link(options.link * 1_000_000)
-            asked = {"address": "", "loop": 0, "ratio": options.ratio, "seconds": options.seconds, "settle": 3}
+    with with_secret(2) as (hosts, environment):
+        first, second = hosts
+        for host, cores in ((first, options.here), (second, options.there)):
+            host.limit_cores(cores)
+            if options.link:
+                host.limit_link(options.link * 1_000_000)
+        settle = 15 if options.ratio is None else 3  # it is measured and decided meanwhile
+        asked = {"address": "", "loop": 0, "ratio": options.ratio, "seconds": options.seconds, "settle": 3}
+        asked["workers"] = 1
 
-            def train(host: Any, **more: Any) -> dict[str, Any]:
-                words = [sys.executable, __file__, json.dumps(asked | more)]
-                return dict(json.loads(host.run(words, env=environment)))
+        def train(host: Any, **more: Any) -> dict[str, Any]:
+            words = [sys.executable, __file__, json.dumps(asked | more)]
+            return dict(json.loads(host.run(words, env=environment)))
 
-            rows = []
-            for _ in range(options.rounds):
-                alone, other = train(first), train(second)
-                words = [sys.executable, "-m", "stoker", "worker", f"tcp://{first.address}:{PORT}"]
-                workers = second.start([*words, "-n", str(options.workers)], env=environment)
-                together = train(first, address=first.address, loop=options.loop)
-                workers.terminate()
-                workers.wait()
-                possible = alone["rate"] + other["rate"]
-                possible = min(options.loop, possible) if options.loop else possible
-                rows.append((together["rate"] / possible, alone["rate"], other["rate"], together))
+        rows = []
+        for _ in range(options.rounds):
+            with ThreadPoolExecutor(2) as pool:
+                alone_there = pool.submit(train, second, workers=options.workers)
+                alone, other = train(first), alone_there.result()
+            words = [sys.executable, "-m", "stoker", "worker", f"tcp://{first.address}:{PORT}"]
+            workers = second.start([*words, "-n", str(options.workers)], env=environment)
+            together = train(first, address=first.address, loop=options.loop, settle=settle)
+            second.stop(workers)
+            possible = alone["rate"] + other["rate"]
+            possible = min(options.loop, possible) if options.loop else possible
+            rows.append((together["rate"] / possible, alone["rate"], other["rate"], together))
     of_sum, alone_rate, other_rate, both = sorted(rows, key=lambda row: row[0])[len(rows) // 2]
     harness.report(
         f"JPEG on {options.here} cores, and workers on {options.there} cores of another host",

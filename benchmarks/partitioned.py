@@ -32,11 +32,11 @@ PORT = 7001
 
 
 class Folder(Dataset[Any]):
-    """Files of a folder: a checksum of each, or a picture that is decoded and cropped."""
+    """Files of a folder: a checksum of each, or of its first bytes, or a picture that is decoded and cropped."""
 
-    def __init__(self, root: str, *, are_pictures: bool) -> None:
+    def __init__(self, root: str, *, are_pictures: bool, summed_bytes: int | None = None) -> None:
         self.samples = [(str(path), 0) for path in sorted(Path(root).rglob("*.bin"))]
-        self.are_pictures = are_pictures
+        self.are_pictures, self.summed_bytes = are_pictures, summed_bytes
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -48,7 +48,8 @@ class Folder(Dataset[Any]):
             with open(self.samples[index][0], "rb") as file:
                 return np.asarray(Image.open(file).convert("RGB").crop((0, 0, 224, 224))), index
         with open(self.samples[index][0], "rb") as file:
-            return np.frombuffer(hashlib.blake2b(file.read(), digest_size=8).digest(), np.uint8).copy(), index
+            summed = memoryview(file.read())[: self.summed_bytes]
+            return np.frombuffer(hashlib.blake2b(summed, digest_size=8).digest(), np.uint8).copy(), index
 
 
 def checksum_of(raw: memoryview, index: int, _: Any) -> tuple[Any, int]:
@@ -65,11 +66,11 @@ def drop_from_page_cache(path: str) -> None:
 
 def be_a_host(asked: dict[str, Any]) -> None:
     """One host's part: an epoch whenever a line comes in, and a line about it."""
-    folder = Folder(asked["data"], are_pictures=asked["pictures"])
+    folder = Folder(asked["data"], are_pictures=asked["pictures"], summed_bytes=asked.get("summed_bytes"))
     dataset: Dataset[Any] = folder
     if asked["policy"] != "keep-first" and not asked["peers"]:  # a host for itself knows its order by a seed
         dataset = stoker.Dataset([path for path, _ in folder.samples], checksum_of)
-    sampler: DistributedSampler[Any] = DistributedSampler(folder, asked["hosts"], asked["number"], seed=7)
+    sampler: DistributedSampler[Any] = DistributedSampler(folder, asked["world"], asked["number"], seed=7)
     options: dict[str, Any] = {"cache": asked["cache"]} if asked["cache"] else {}
     if asked["peers"]:
         options["peers"] = asked["peers"]
@@ -146,7 +147,9 @@ class Job:
         batch: int = 16,
         pictures: bool = False,
         policy: str = "keep-first",
+        ranks: int = 1,
     ) -> None:
+        self.ranks = ranks
         self.hosts, self.files = hosts, sorted(data.rglob("*.bin"))
         block = int(hosts[0].run(["stat", "-f", "-c", "%S", hosts[0].data]))  # a disk delivers whole blocks
         self.bytes = sum(-(-path.stat().st_size // block) * block for path in self.files)
@@ -165,25 +168,26 @@ class Job:
         self._secret = secret
         peers = ",".join(f"{host.name}:{PORT}" for host in hosts) if has_peers else ""
         environment = os.environ | {"STOKER_SECRET_FILE": str(secret)}
-        asked = {"hosts": len(hosts), "cache": cache, "peers": peers, "workers": workers, "batch": batch}
+        asked = {"world": ranks * len(hosts), "cache": cache, "peers": peers, "workers": workers, "batch": batch}
         asked |= {"pictures": pictures, "policy": policy}
         self.processes = [
             host.start(
-                [sys.executable, __file__, json.dumps(asked | {"number": number, "data": str(host.data)})],
+                [sys.executable, __file__, json.dumps(asked | {"number": number * ranks + rank, "data": str(host.data)})],
                 stdin=-1,
                 env=environment,
             )
             for number, host in enumerate(hosts)
+            for rank in range(ranks)
         ]
         assert all(process.stdout.readline() == "ready\n" for process in self.processes)
 
     def begin(self, epoch: int, which: list[int] | None = None) -> None:
         """Let hosts begin an epoch."""
         for number in range(len(self.hosts)) if which is None else which:
-            stdin = self.processes[number].stdin
-            assert stdin is not None
-            stdin.write(f"{epoch}\n")
-            stdin.flush()
+            for process in self.processes[number * self.ranks : (number + 1) * self.ranks]:
+                assert process.stdin is not None
+                process.stdin.write(f"{epoch}\n")
+                process.stdin.flush()
 
     def epoch(self, epoch: int) -> dict[str, Any]:
         """One epoch on all hosts. Raises AssertionError if a sample is missing, repeated or wrong."""
@@ -197,7 +201,7 @@ class Job:
         seen = [tuple(one) for host in told for one in host.pop("seen")]
         numbers = {number for number, _ in seen}
         assert numbers == set(range(len(self.files))), f"{len(self.files) - len(numbers)} samples are missing"
-        assert len(seen) - len(numbers) < len(self.hosts), "samples are repeated"
+        assert len(seen) - len(numbers) < len(self.processes), "samples are repeated"
         assert all(self.truth[number] == value for number, value in seen if self.truth), "samples have wrong bytes"
         read = [host.bytes_read() - start for host, start in zip(self.hosts, before, strict=True)]
         uses = [host["hits"] + host["misses"] + host["hits_peer"] for host in told]
@@ -243,8 +247,9 @@ def replayed(options: Any, data: Path, cache: int, has_peers: bool) -> dict[str,
     from stoker.feed.route import distributed_ids
 
     sizes = [path.stat().st_size for path in sorted(data.parent.rglob("*.bin"))]
-    sampler: DistributedSampler[Any] = DistributedSampler(range(len(sizes)), options.hosts, 0, seed=7)  # type: ignore[arg-type]
-    shares = Shares(lambda epoch: distributed_ids(sampler, epoch), list(range(options.hosts)))
+    sampler: DistributedSampler[Any] = DistributedSampler(range(len(sizes)), options.hosts * options.ranks, 0, seed=7)  # type: ignore[arg-type]
+    host_of = [rank // options.ranks for rank in range(options.hosts * options.ranks)]
+    shares = Shares(lambda epoch: distributed_ids(sampler, epoch), host_of)
     if not has_peers:
         ahead, hits, uses = far_enough(options.hosts), 0, 0
         alone = SimulatedCache(
@@ -277,6 +282,7 @@ def main() -> None:
     parser.add_argument("--link", type=int, help="rate of each host's link in Mbit/s")
     parser.add_argument("--jpeg", action="store_true", help="pictures that are decoded, instead of checksums")
     parser.add_argument("--policy", default="keep-first", help="keep-first or reuse-distance")
+    parser.add_argument("--ranks", type=int, default=1, help="processes on each host, with one cache for all")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--without", action="store_true", help="first the same without peers")
@@ -301,6 +307,7 @@ def main() -> None:
                     batch=options.batch,
                     pictures=options.jpeg,
                     policy=options.policy,
+                    ranks=options.ranks,
                 )
                 try:
                     epochs = [job.epoch(number) for number in range(options.epochs)]

@@ -1,9 +1,10 @@
 """How fast do items go from one host's store to another's?
 
 Items of 100 KB from an LMDB store in one process, over loopback, checked, into the store of another process: 32 items per
-request, requests pipelined, one connection and four. GB/s, beside what is possible here: plain sockets that only copy, and
-`put` of as many bytes from memory, in the same round. `memory` is the wire without the second store. Then the same between
-two network namespaces, over a link that is limited to 1 Gbit/s (needs root).
+request, requests pipelined, one connection and four. GB/s, beside what is possible here: plain sockets that only copy,
+`put` of as many bytes from memory, and a file in memory that is only written to, in the same round. `memory` is the wire
+without the second store. Then the same between two network namespaces, over a link that is limited to 1 Gbit/s (needs
+root).
 """
 
 import argparse
@@ -153,6 +154,15 @@ def put_alone(sealed: list[bytes]) -> float:
     return rate
 
 
+def written_alone(sealed: list[bytes]) -> float:
+    """GB/s of writing to a file in memory: no store that others can read is faster."""
+    with tempfile.TemporaryFile(dir="/dev/shm", buffering=0) as file:
+        began = time.perf_counter()
+        for number in range(COUNT):
+            file.write(sealed[number % len(sealed)])
+        return COUNT * SIZE / (time.perf_counter() - began) / 1e9
+
+
 def into_used_pages(peer: Peer, kept: Kept) -> float:
     """Into a store that is full: each item takes the place of another."""
 
@@ -195,6 +205,7 @@ def loopback(rounds: int) -> None:
                 "store to store, one": partial(into_store, one, TOGETHER),
                 "store to store, one, into used pages": partial(into_used_pages, one, full),
                 "put alone": partial(put_alone, sealed),
+                "a file in memory, written alone": partial(written_alone, sealed),
                 "plain sockets, four": partial(plainly, socks, 64),
                 "store to memory, four": partial(fetched, four, TOGETHER, in_memory),
                 "store to store, four": partial(into_store, four, TOGETHER),
@@ -207,6 +218,7 @@ def loopback(rounds: int) -> None:
             "store to store": ns_per_byte(partial(into_store, one, TOGETHER), pid),
             "store to store, into used pages": ns_per_byte(partial(into_used_pages, one, full), pid),
             "put alone": ns_per_byte(partial(put_alone, sealed), pid),
+            "a file in memory, written alone": ns_per_byte(partial(written_alone, sealed), pid),
         }
         full.close()
     best = {name: max(values) for name, values in outcome.values.items()}

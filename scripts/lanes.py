@@ -1,10 +1,10 @@
-"""All tests but the long ones, several folders at the same time: most tests wait, for workers, scripts and processes.
+"""The checks, and all tests but the long ones, at the same time: most tests wait, for workers, scripts and processes.
 
     python scripts/lanes.py [OPTIONS OF PYTEST]        (with .venv/bin on the PATH)
 
-A lane takes one folder of tests after the other, those first that take long. What a folder's tests print is shown when
-they have ended. Each has a /dev/shm of its own, so that none sees the others' caches, groups and loaders. That takes root;
-without it there is one lane.
+The checks are in a lane because mypy keeps one core busy for a minute. The other lanes take one folder of tests after the
+other, those first that take long. What they print is shown when they have ended. Each has a /dev/shm of its own,
+so that none sees the others' caches, groups and loaders. That takes root; without it there is one lane.
 """
 
 import subprocess
@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 PYTEST = [sys.executable, "-m", "pytest", "-m", "not gpu and not soak"]
+CHECK = ["scripts/check"]
 NEWEST = [sys.executable, "scripts/newest_torch.py"]
 LONGEST = ["torch", "run", "end_to_end", "keeper"]
 """Folders that take so long that two lanes share each of them. They run first."""
@@ -31,7 +32,7 @@ def commands(arguments: list[str]) -> list[list[str]]:
     short = sorted(found - {*LONGEST, *LONG})
     parts = [files[part::2] for name in LONGEST if (files := _files(name)) for part in range(2)]
     parts += [[name] for name in LONG] + [short[start : start + TOGETHER] for start in range(0, len(short), TOGETHER)]
-    return [[*NEWEST, *arguments], *([*PYTEST, *(f"tests/{name}" for name in part), *arguments] for part in parts)]
+    return [[*NEWEST, *arguments], CHECK, *([*PYTEST, *(f"tests/{name}" for name in part), *arguments] for part in parts)]
 
 
 def _files(folder: str) -> list[str]:
@@ -56,7 +57,9 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[bytes]":
 
 
 def main(arguments: list[str]) -> int:
-    """Run all tests. Returns how many commands failed."""
+    """Run everything. Returns how many commands failed."""
+    # Some machines forbid Python to keep what it compiles: then each of many hundred processes would compile Stoker anew.
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "tests"], check=True)
     is_apart = can_be_apart()
     failed = 0
     with ThreadPoolExecutor(LANES if is_apart else 1) as lanes:

@@ -14,6 +14,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
 
+STARTUP = str(Path(__file__).parent / "startup")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
+"""Every Python that a test starts imports torch in less time: see the file in that folder."""
+
 
 def pytest_report_header() -> str:
     """Which torch is tested: scripts/newest_torch.py brings another."""

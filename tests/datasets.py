@@ -2,6 +2,7 @@
 
 import gc
 import random
+import sys
 from collections import namedtuple
 from typing import Any
 
@@ -27,10 +28,10 @@ class Numbers(Dataset):
 
 
 class Uncollected(Numbers):
-    """How many objects the collector of this process has been told to leave alone."""
+    """Whether the collector of this process has been told to leave objects alone, by others than `tests/startup`."""
 
     def __getitem__(self, index: int) -> Any:
-        return gc.get_freeze_count()
+        return gc.get_freeze_count() > getattr(sys.modules.get("sitecustomize"), "frozen", 0)
 
 
 class Augmented(Numbers):

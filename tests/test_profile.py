@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import stoker
 from stoker.errors import ConfigError
-from stoker.profile import Advice, Confidence, DatasetSize, Host, Profile, Rates, Speed, Stalls
+from stoker.profile import Advice, Confidence, DatasetSize, Host, Profile, Rates, Speed, Stalls, write_text
 
 SMALLEST: dict[str, Any] = {
     "version": 1, "stoker": "0.1.0", "host": {"cores": 2, "memory_bytes": 8_000_000_000, "device": "cpu"},
@@ -154,3 +154,37 @@ parts = st.floats(min_value=0, max_value=1)
 )  # fmt: skip
 def test_every_profile_survives_json(profile: Profile) -> None:
     assert Profile.of_document(json.loads(json.dumps(profile.document()))) == profile
+
+
+def test_a_link_stays_and_the_file_that_it_names_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target, link, second = tmp_path / "elsewhere" / "target", tmp_path / "link", tmp_path / "second"
+    link.symlink_to("elsewhere/target")
+    second.symlink_to("link")
+    for text in ("new", "replaced"):  # the first makes what the link names
+        write_text(second, text)
+        assert target.read_text() == text
+    assert link.is_symlink() and second.is_symlink()
+    assert [one.name for one in target.parent.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_what_is_no_plain_file_is_written_to_and_stays(tmp_path: Path, is_linked: bool) -> None:
+    pipe = path = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if is_linked:
+        path = tmp_path / "link"
+        path.symlink_to("pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_text(path, "text")
+        assert os.read(reader, 100) == b"text"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo() and path.is_symlink() == is_linked
+    assert len(list(tmp_path.iterdir())) == 1 + is_linked
+
+
+def test_a_directory_is_not_written_to(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written: Is a directory"):
+        write_text(tmp_path, "text")

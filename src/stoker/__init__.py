@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from stoker.decide.model import Prediction as Prediction
     from stoker.decide.model import Share as Share
     from stoker.decide.model import predict as predict
+    from stoker.decide.pace import IterationTimes as IterationTimes
+    from stoker.decide.pace import StaggerJob as StaggerJob
+    from stoker.decide.stagger import Stagger as Stagger
+    from stoker.decide.stagger import StaggerMany as StaggerMany
+    from stoker.decide.stagger import stagger as stagger
+    from stoker.decide.stagger import stagger_many as stagger_many
     from stoker.meter import LoaderStats as LoaderStats
     from stoker.plan import Plan as Plan
     from stoker.profile import Profile as Profile
@@ -27,14 +33,20 @@ _HOMES = {
     "Checkpointer": "stoker.checkpoint.checkpointer",
     "DataLoader": "stoker.torch.loader",
     "Dataset": "stoker.tensor.dataset",
+    "IterationTimes": "stoker.decide.pace",
     "LoaderStats": "stoker.meter",
     "Plan": "stoker.plan",
     "Prediction": "stoker.decide.model",
     "Profile": "stoker.profile",
     "Rates": "stoker.profile",
     "Share": "stoker.decide.model",
+    "Stagger": "stoker.decide.stagger",
+    "StaggerJob": "stoker.decide.pace",
+    "StaggerMany": "stoker.decide.stagger",
     "open_source": "stoker.source.opening",
     "predict": "stoker.decide.model",
+    "stagger": "stoker.decide.stagger",
+    "stagger_many": "stoker.decide.stagger",
 }
 
 __all__ = [
@@ -42,15 +54,21 @@ __all__ = [
     "Checkpointer",
     "DataLoader",
     "Dataset",
+    "IterationTimes",
     "LoaderStats",
     "Plan",
     "Prediction",
     "Profile",
     "Rates",
     "Share",
+    "Stagger",
+    "StaggerJob",
+    "StaggerMany",
     "__version__",
     "open_source",
     "predict",
+    "stagger",
+    "stagger_many",
 ]
 
 

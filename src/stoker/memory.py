@@ -177,15 +177,15 @@ class Flag:
     def __init__(self, memory: Memory | None = None) -> None:
         self._memory = memory or Memory(PAGE)
         self._memory.reserve(0, PAGE)
-        self._byte = self._memory.map(0, PAGE).view()[:1]
+        self._bytes = self._memory.map(0, PAGE).buffer
 
     def set(self) -> None:
         """Set the flag for all processes."""
-        self._byte[0] = 1
+        self._bytes[0] = 1
 
     def is_set(self) -> bool:
         """Whether any process has set the flag."""
-        return bool(self._byte[0])
+        return self._bytes[0] != 0
 
     def __reduce__(self) -> tuple[Callable[[Memory], "Flag"], tuple[Memory]]:
         return Flag, (self._memory,)

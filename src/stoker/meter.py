@@ -55,6 +55,16 @@ class LoaderStats:
     """Bytes that came from the caches of other hosts."""
     remote: int = 0
     """Samples that were prepared on other hosts."""
+    remote_ratio: float = 0.0
+    """The part of all batches that other hosts may prepare now."""
+    remote_part: str = ""
+    """What other hosts do of these batches now: "all", "prepare" or "samples"."""
+    remote_workers: int = 0
+    """Workers on other hosts that are there now."""
+    remote_wanted: int = 0
+    """How many would remove the loop's stall, as was decided last; 0 where none are needed."""
+    remote_bytes: int = 0
+    """Bytes of the batches that came from them."""
     group: Any = None
     """The group that batches are shared with, if any."""
 
@@ -152,6 +162,8 @@ class Meter:
         self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
         self.fetch_s = 0.0
         self.helped = self.remote = self.read_ahead = self.hits_peer = self.bytes_peer = 0
+        self.remote_ratio, self.remote_part = 0.0, ""
+        self.remote_workers = self.remote_wanted = self.remote_bytes = 0
         self.began_at = 0.0  # when the loader was first iterated
         self.has_warned = False
         self.group = ""  # that it reads in
@@ -172,10 +184,11 @@ class Meter:
             self.has_warned = True
             warnings.warn(f"{fault}; what it does not give is read from storage", stacklevel=2)
 
-    def help(self, remote: int) -> None:
-        """A worker of another rank has made a batch, or one of another host, of so many samples."""
+    def help(self, remote: int, remote_bytes: int) -> None:
+        """A worker of another rank has made a batch, or one of another host, of so many samples and bytes."""
         self.helped += not remote
         self.remote += remote
+        self.remote_bytes += remote_bytes
 
     def stats(self) -> LoaderStats:
         """The counters as they are now."""
@@ -197,6 +210,11 @@ class Meter:
             hits_peer=self.hits_peer,
             bytes_peer=self.bytes_peer,
             remote=self.remote,
+            remote_ratio=self.remote_ratio,
+            remote_part=self.remote_part,
+            remote_workers=self.remote_workers,
+            remote_wanted=self.remote_wanted,
+            remote_bytes=self.remote_bytes,
         )
 
 

@@ -20,7 +20,9 @@ reading = 8                # threads of this host that read ahead for the queued
 move = true                # whether they go where they are needed most
 [offload]
 address = "tcp://a:7100"   # where workers on other hosts dial this one
-ratio = 0.5                # the part of all batches that they make at most
+ratio = 0.5                # the part of all batches that they make at most, instead of what is measured and decided
+workers = 8                # how many Ray starts, where the address is a Ray cluster's: "ray://head:10001" or "auto"
+part = "all"               # what they do: "all"; "prepare" what this host reads; or "samples" that this host collates
 [checkpoint]
 overhead = 0.03
 """
@@ -36,6 +38,7 @@ from stoker.errors import ConfigError
 
 READERS, MOST_READERS = 16, 64
 """Threads that read ahead on a host if nothing is said, and at most. They wait for storage, not for a core."""
+OFFLOAD_PARTS = ("all", "prepare", "samples")
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
 
 SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
@@ -49,7 +52,12 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "tiers": {"peers": ("peers", str)},
     "share": {"group": ("group", str)},
     "ranks": {"share": ("share_ranks", bool), "reading": ("readers", int), "move": ("move_readers", bool)},
-    "offload": {"address": ("offload", str), "ratio": ("offload_ratio", float)},
+    "offload": {
+        "address": ("offload", str),
+        "ratio": ("offload_ratio", float),
+        "workers": ("offload_workers", int),
+        "part": ("offload_part", str),
+    },
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -72,6 +80,8 @@ class Plan:
     move_readers: bool | None = None
     offload: str | None = None
     offload_ratio: float | None = None
+    offload_workers: int | None = None
+    offload_part: str | None = None
     overhead: float | None = None
 
     @classmethod
@@ -119,6 +129,10 @@ class Plan:
             raise ConfigError(f"reading must be from 0 to {MOST_READERS} threads")
         if plan.offload_ratio is not None and not 0 <= plan.offload_ratio <= 1:
             raise ConfigError("the ratio of what is offloaded is a number from 0 to 1")
+        if plan.offload_workers is not None and plan.offload_workers < 1:
+            raise ConfigError("the workers of [offload] must be 1 or more")
+        if plan.offload_part not in (None, *OFFLOAD_PARTS):
+            raise ConfigError(f"the part that is offloaded is one of {', '.join(OFFLOAD_PARTS)}, not {plan.offload_part!r}")
         if plan.overhead is not None and not 0 < plan.overhead < 1:
             raise ConfigError("overhead is a fraction between 0 and 1")
         return plan

@@ -227,9 +227,13 @@ class Profile:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a file, or replace it, whole or not at all."""
-    target = Path(path)
+    """Write a file, or replace it, whole or not at all. Links are followed; what is no plain file is written to."""
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w") as place:
+                place.write(text)
+            return
+        target = Path(os.path.realpath(path))
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "w") as file:

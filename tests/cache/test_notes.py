@@ -111,3 +111,23 @@ def test_half_a_line_spoils_one_more(tmp_path: Path) -> None:
     os.pwrite(log, b"\n", os.fstat(log).st_size)  # the writer goes on
     opens.learn()
     assert opens.paths(5) == [b"/data/5"]
+
+
+def test_logs_of_loaders_that_have_gone_keep_few_descriptors() -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    opens = Opens(100)
+    before, first = descriptors(), Notes(100, is_listed=False)
+    prepare(first, [1, 2])
+    opens.let_go(opens.add(os.dup(first.log.descriptor)))
+    assert opens.paths(1) == [b"/data/1.jpg", b"/data/1.mask"]  # nobody else has said it
+    for number in range(40):
+        made = Notes(100, is_listed=False)
+        prepare(made, [1, 2, 3 + number])
+        opens.let_go(opens.add(os.dup(made.log.descriptor)))
+        made.log.close()
+    assert descriptors() - before <= 12
+    assert opens.paths(2) == [b"/data/2.jpg", b"/data/2.mask"]
+    assert opens.paths(42) == [b"/data/42.jpg", b"/data/42.mask"]
+    assert not opens.knows(3)  # said long ago, by one that has gone

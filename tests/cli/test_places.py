@@ -74,3 +74,8 @@ def test_nor_by_a_report(tmp_path: Path, capsys: Captured) -> None:
     assert main(["report", profile, "-o", str(tmp_path / "page.html")]) == 0
     assert main(["report", profile, "-o", str(tmp_path / "page.html")]) == 0
     assert notes.read_text() == "mine"
+
+
+def test_jobs_are_not_started_for_a_result_that_cannot_be_written(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["together", "--json", str(tmp_path / "nope" / "x"), "missing.toml"]) == 1
+    assert "--json: " in capsys.readouterr().err

@@ -58,6 +58,19 @@ def test_a_slow_network_is_the_limit() -> None:
     assert found.prediction.limit == "fetch"
     assert found.network_bytes_per_s == pytest.approx(network, rel=0.1)
     assert found.network_bytes_per_s <= network
+    assert 1.005 < found.epoch_s * found.rate / 2000 < 1.05  # one of two hosts needs more than half from the other
+
+
+def test_a_job_that_was_seen_to_be_slower_than_its_parts_does_not_slow_the_link() -> None:
+    plain = profile()
+    slow, fast = 10.4e6, 1e12
+    cached = Forecast.of(plain).rate(replace(as_measured(plain), cached=1.0))
+    for part in (0.6, 1.1):
+        seen = replace(plain, speed=replace(plain.speed, cached=part * cached))
+        share = replace(as_measured(seen), cached=0.5)
+        by_link, by_prep = (on_hosts(seen, Forecast.of(seen), share, 2, network).rate for network in (slow, fast))
+        assert by_link == pytest.approx(asked(2, 0.5, slow).rate, rel=0.03)
+        assert by_prep == pytest.approx(2 * part * cached, rel=0.02)
 
 
 def test_all_ranks_of_a_host_have_one_link() -> None:

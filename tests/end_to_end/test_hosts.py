@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from benchmarks.hosts import Host, Hosts, missing
 from benchmarks.partitioned import folder_of_files
+from tests.tries import in_some_try
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"hosts inside this machine: {missing()}")
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "folder_ddp.py"
+SCRIPT = Path(__file__).parents[1] / "scripts" / "folder_ranks.py"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "unmodified"
 APART = SCRIPT.with_name("folder_apart.py")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "STOKER_SECRET_FILE"} | {"OMP_NUM_THREADS": "1"}
 
@@ -70,16 +72,46 @@ def test_the_losses_are_the_same_and_storage_is_read_once(tmp_path: Path, is_aut
         environment["STOKER_SECRET_FILE"] = str(secret)
     with folder_of_files(160, 64_000, are_pictures=False) as data, Hosts(data.parent, 2, memory="512m") as hosts:
         total = sum(path.stat().st_size for path in data.rglob("*.bin"))
-        epochs = 8 if is_auto else 3  # hosts that have to find each other first may begin the second without
+        epochs = 3
         plain, _, _ = train(hosts, data.name, epochs, environment=environment)
         peers = "auto" if is_auto else ",".join(f"{host.name}:7003" for host in hosts)
         words = ["-m", "stoker", "run", "--cache", f"{int(total * 0.6)}B", "--peers", peers]
-        shared, read, said = train(hosts, data.name, epochs, *words, environment=environment)
-        assert plain.count("loss") == epochs * 10
-        assert shared == plain
-        assert sum(read) < (1.6 if is_auto else 1.1) * total  # each for itself: 4, or 1.9
-        assert said.count("% from other hosts") == 2, said
-        assert "Warning" not in said
+
+        def shares() -> None:
+            shared, read, said = train(hosts, data.name, epochs, *words, environment=environment)
+            assert plain.count("loss") == epochs * 10
+            assert shared == plain
+            assert said.count("% from other hosts") == 2, said
+            assert "Warning" not in said
+            assert sum(read) < 1.1 * total  # each for itself: 1.9
+
+        in_some_try(shares)  # on a busy machine hosts may meet later than they wait for each other
+
+
+def test_the_example_of_the_guide(tmp_path: Path) -> None:
+    """As docs/peers.md has it, on two hosts that find each other: in four epochs their disks deliver the data once."""
+    subprocess.run([sys.executable, EXAMPLES / "make_data.py", tmp_path, "--sounds", "0"], check=True)
+    total = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*.jpg"))
+    stoker = [sys.executable, "-m", "stoker", "run", "--cache", "64MB", "--peers", "auto"]
+    torchrun = ["torchrun", "--nnodes", "2", "--master-addr", "host0", "--master-port", "29515", "--nproc-per-node", "1"]
+
+    def shares() -> None:
+        before = [host.bytes_read() for host in hosts]
+        for host in hosts:
+            host.run([sys.executable, "-c", _DROP, host.data])
+        processes = []
+        for number, host in enumerate(hosts):
+            words = [*stoker, *torchrun, "--node-rank", str(number), EXAMPLES / "hosts_ddp.py", host.data / "pictures"]
+            processes.append(host.start(words, env=ENVIRONMENT, stderr=subprocess.STDOUT))
+        printed = [process.communicate(timeout=240)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], "\n".join(printed)
+        for rank, said in enumerate(printed):
+            assert [f"rank {rank} epoch {epoch}" in said for epoch in range(4)] == [True] * 4, said
+        read = sum(host.bytes_read() - start for host, start in zip(hosts, before, strict=True))
+        assert read < 1.3 * total, "".join(printed)  # each for itself: 1.9
+
+    with Hosts(tmp_path, 2, memory="512m") as hosts:
+        in_some_try(shares)  # on a busy machine hosts may meet later than they wait for each other
 
 
 @contextlib.contextmanager

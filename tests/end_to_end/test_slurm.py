@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.hosts import Hosts, missing
+from benchmarks.slurm import write_configuration
 from tests.end_to_end.test_hosts import APART, ENVIRONMENT, from_other_hosts, two_hosts
 from tests.tries import until
 
@@ -20,38 +21,16 @@ pytestmark = [
     pytest.mark.skipif(bool(SLURM), reason=f"not installed: {', '.join(SLURM)}"),
 ]
 
-CONFIGURATION = """
-ClusterName=lab
-SlurmctldHost={master}
-SlurmUser=root
-AuthType=auth/none
-CredType=cred/none
-StateSaveLocation={place}/state
-SlurmdSpoolDir={place}/%n
-SlurmctldPidFile={place}/slurmctld.pid
-SlurmdPidFile={place}/%n.pid
-SlurmctldLogFile={place}/slurmctld.log
-SlurmdLogFile={place}/%n.log
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1
-{nodes}
-PartitionName=lab Nodes=ALL Default=YES
-"""
-
 
 @contextlib.contextmanager
 def cluster() -> Iterator[tuple[Hosts, dict[str, str]]]:
     """Two hosts that are nodes of Slurm, and the environment of its commands. Its daemons end with the hosts."""
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name, two_hosts() as hosts:
         place = Path(name)
-        (place / "state").mkdir()
         nodes = "\n".join(f"NodeName={host.name} NodeAddr={host.address} CPUs=2" for host in hosts)
         master = f"{hosts[0].name}({hosts[0].address})"
-        (place / "slurm.conf").write_text(CONFIGURATION.format(master=master, place=place, nodes=nodes))
-        (place / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
-        environment = ENVIRONMENT | {"SLURM_CONF": str(place / "slurm.conf")}
+        plain = "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\n"
+        environment = ENVIRONMENT | write_configuration(place, master, plain + nodes)
         hosts[0].run(["slurmctld"], env=environment)
         for host in hosts:
             (place / host.name).mkdir()

@@ -173,6 +173,22 @@ def test_a_fetcher_is_made_as_threads_make_it() -> None:
         stream.fetch([0, 0])
 
 
+def test_a_stream_keeps_its_iterator_and_whether_it_has_ended() -> None:
+    stream: Any = names.DatasetKind.create_fetcher(names.DatasetKind.Iterable, [1, 2, 3], True, list, False)  # type: ignore[arg-type, no-untyped-call]
+    assert (stream.dataset, stream.auto_collation, stream.collate_fn, stream.ended) == ([1, 2, 3], True, list, False)
+    assert next(stream.dataset_iter) == 1
+    assert (stream.fetch([0, 0, 0]), stream.ended) == ([2, 3], True)
+
+
+def test_the_worker_loop_asks_for_fetchers_where_ours_steps_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names.DatasetKind, "create_fetcher", staticmethod(names.DatasetKind.create_fetcher))
+    asked = []
+    names.create_fetchers_by(lambda make, *arguments: asked.append(arguments) or make(*arguments))
+    loader = torch.utils.data.DataLoader(Numbers(), batch_size=2)
+    assert next(iter(loader)).tolist() == [0, 1]
+    assert [arguments[0] for arguments in asked] == [names.DatasetKind.Map]
+
+
 def test_an_iterator_with_no_workers_takes_what_it_is_shown() -> None:
     loader = torch.utils.data.DataLoader(Numbers(), batch_size=2)
     view = View(loader, collate_fn=sum, _index_sampler=[[1, 2], [3, 4]], generator=torch.Generator())

@@ -1,10 +1,16 @@
 """Stores of torch.distributed: where they are found, and that a look there is nobody else's."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed
+from tests.tries import until
 
 from stoker.internals import stores
 
@@ -41,3 +47,28 @@ def test_the_process_groups_store_is_there_when_the_group_is(server: Any) -> Non
     assert stores.groups_store().get("left") == b"word"
     assert stores.address_of(found) == ("127.0.0.1", server.port)
     assert stores.address_of(torch.distributed.HashStore()) is None
+
+
+_SERVER = """
+import sys, time, torch.distributed
+store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_store_whose_server_is_suspended_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", _SERVER], stdin=-1, stdout=-1, text=True) as server:
+        try:
+            assert server.stdout is not None
+            monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+            monkeypatch.setenv("MASTER_PORT", server.stdout.readline().strip())
+            monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+            store = stores.agents_store()
+            assert store.add("key", 1) == 1
+            os.kill(server.pid, signal.SIGSTOP)
+            until(lambda: Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+            with pytest.raises(RuntimeError, match=r"[Tt]imeout"):
+                store.add("key", 1)
+        finally:
+            server.kill()

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -181,3 +181,25 @@ def test_who_asks_all_hosts_waits_once_for_a_host_that_is_starting(tmp_path: Pat
             asking.join()
         assert connected > [0]
         assert far.fetch(key(4)) is None  # it has gone again, and nobody waits for it
+
+
+def test_a_host_is_heard_that_cannot_be_asked() -> None:
+    class Heard:
+        names: tuple[bytes, ...] = ()
+
+        def told(self, names: Sequence[bytes]) -> None:
+            self.names += tuple(names)
+
+        def given(self, names: Sequence[bytes]) -> None:
+            """Nobody reads here."""
+
+    ports = free_ports(3)
+    one, other, nobody = (("127.0.0.1", port) for port in ports)
+    heard = Heard()
+    with (
+        contextlib.closing(Peering(one, [nobody], SECRET)) as deaf,
+        contextlib.closing(Peering(other, [one], SECRET)) as teller,
+    ):
+        deaf.watch(heard, 0)
+        teller.say([key(1)[:16]], ())
+        until(lambda: heard.names == (key(1)[:16],))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.keeper.test_peering import SECRET, free_ports
+from tests.keeper.test_peers import Listed, filled
 from tests.tries import until
 from torch.utils.data import DistributedSampler, SequentialSampler
 
@@ -17,6 +18,7 @@ from stoker.cache.staging import Stager, Staging
 from stoker.cache.store import Store
 from stoker.errors import ConfigError
 from stoker.feed.foretold import Foretold
+from stoker.keeper.house import House
 from stoker.keeper.orders import Orders
 from stoker.keeper.peering import Peering
 from stoker.keeper.reuse import Reuse
@@ -138,6 +140,36 @@ def test_what_lies_in_the_store_from_before_is_told(hosts: list[Host], tmp_path:
     one.reuse.close()
 
 
+class Neighbourhood:
+    """A cache and other hosts, as the keeper's house has them."""
+
+    def __init__(self, host: Host, peering: Peering) -> None:
+        self.store, self.budget, self.reuse, self.peering = host.store, Budget(), host.reuse, peering
+
+
+def test_a_loader_that_names_the_hosts_otherwise_decides_for_those(hosts: list[Host]) -> None:
+    one, other = hosts
+    (port,) = free_ports(1)
+    renamed = Peering(("127.0.0.1", port), [other.peering.address], SECRET)
+    try:
+        other.peering.add([renamed.address])
+        renamed._gifts._stores[one.store.folder] = one.store, 1
+        table, orders = write_table(["/data/a", "/data/b"]), Orders(2, 5)
+        assert table is not None
+        orders.write(0, np.array([0, 1]))
+        told = {"world": 2, "rank": 0, "ranks_of_host": 1, "capacity": 10 * SIZE, "samples": 2, "epochs": 5}
+        near: Any = Neighbourhood(one, renamed)
+        House()._foretell(near, near, Table(table), ("/data",), told, os.dup(orders.memory.descriptor))
+        one.peering.close()
+        one.reuse = near.reuse
+        one.reuse.begin(0)
+        one.uses(0)
+        until(lambda: other.peering.listed_host(one.key(0)[:16]) == 0)
+        one.reuse.close()
+    finally:
+        renamed.close()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -159,6 +191,29 @@ def test_what_does_not_go_together(
     sampler = DistributedSampler(data, 2, 0) if options.pop("sampler", "") else SequentialSampler(data)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=message):
         stoker.DataLoader(data, sampler=sampler, cache="1MB", peers=peers, **options)  # type: ignore[arg-type]
+
+
+def test_a_plan_may_say_it_and_is_obeyed_where_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of these tests" * 4)
+    secret.chmod(0o600)
+    monkeypatch.setenv("STOKER_SECRET_FILE", str(secret))
+    peers = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        f'version = 1\n[cache]\ncapacity_bytes = 1000000\npolicy = "reuse-distance"\n[tiers]\npeers = "{peers}"\n'
+    )
+    listed = Listed(filled(tmp_path / "data", b"x"))
+    found = {}
+    for name, data, is_distributed in [
+        ("known", listed, True),
+        ("another order", listed, False),
+        ("no files", list(range(8)), True),
+    ]:
+        sampler = DistributedSampler(data, 2, 0) if is_distributed else SequentialSampler(data)  # type: ignore[arg-type]
+        with stoker.DataLoader(data, sampler=sampler, plan=plan) as loader:  # type: ignore[arg-type]
+            found[name] = loader.cache_policy
+    assert found == {"known": "reuse-distance", "another order": "keep-first", "no files": "keep-first"}
 
 
 def test_what_is_no_range_is_a_path() -> None:

@@ -75,6 +75,7 @@ def test_facts_come_back(place: Path, script: str, read: str) -> None:
 
 def meter_of(number: int) -> Any:
     names = "batches samples wait_s prep_s fetch_s hits misses bytes_cache bytes_storage faults workers"
+    names += " remote remote_bytes remote_ratio remote_workers"
     return SimpleNamespace(**dict.fromkeys(names.split(), number))
 
 

@@ -24,7 +24,8 @@ from stoker.remote.ranks import Ranks
 from stoker.remote.said import Word, pack_made
 from stoker.remote.seats import Fields, Pace, Seat, Task
 from stoker.remote.versions import difference
-from stoker.slots.offers import MAY_BE_HELPED, Offers, name_of
+from stoker.slots.makers import name_of
+from stoker.slots.offers import MAY_BE_HELPED, Offers
 from stoker.wire.frames import Frame, Header
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="Linux")
@@ -50,6 +51,7 @@ def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(secrets.token_hex(32))
     path.chmod(0o600)
     monkeypatch.setenv("STOKER_SECRET_FILE", str(path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @contextlib.contextmanager
@@ -73,7 +75,8 @@ def free_port() -> int:
 
 
 def loader_of(dataset: Any, port: int | None, **options: Any) -> stoker.DataLoader:
-    offload = {} if port is None else {"offload": f"tcp://127.0.0.1:{port}"}
+    """A loader; with a port, one that sends away all that others can make, at once."""
+    offload = {} if port is None else {"offload": f"tcp://127.0.0.1:{port}", "plan": stoker.Plan(offload_ratio=1.0)}
     return stoker.DataLoader(dataset, 8, shuffle=True, num_workers=2, seed=3, **offload, **options)
 
 
@@ -189,10 +192,61 @@ def test_another_secret(tmp_path: Path) -> None:
         assert loader.stats().remote == 0
 
 
-def test_a_dataset_that_draws_needs_a_seed() -> None:
-    loader = stoker.DataLoader(Noisy(16), 4, num_workers=1, offload=f"tcp://127.0.0.1:{free_port()}")
-    with pytest.warns(UserWarning, match="stoker run --seed N"):
-        assert len(list(loader)) == 4
+def unseeded(dataset: Any, port: int | None, **options: Any) -> Any:
+    torch.manual_seed(5)
+    options = {"shuffle": True, "num_workers": 2, "persistent_workers": True, **options}
+    if port is None:
+        return torch.utils.data.DataLoader(dataset, 8, **options)
+    plan = stoker.Plan(offload_ratio=1.0)
+    return stoker.DataLoader(dataset, 8, offload=f"tcp://127.0.0.1:{port}", plan=plan, **options)
+
+
+class Still(Noisy):
+    """Samples that draw nothing."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return torch.full((700,), index), index, {"draw": 0.5, "name": f"sample {index}"}
+
+
+def test_data_that_draws_nothing_needs_no_seed() -> None:
+    port = free_port()
+    with workers(port), unseeded(Still(96, 0.004), port) as loader:
+        found = epochs_of(loader, 2)
+        epochs = 2 + until_used(loader)
+        found += epochs_of(loader, 2)
+    expected = epochs_of(unseeded(Still(96), None), epochs + 2)
+    assert found == expected[:2] + expected[-2:]
+
+
+def test_data_that_draws_needs_a_seed() -> None:
+    port = free_port()
+    said = r"offload=: everything is prepared on this host, because .* draws some.*stoker run --seed N"
+    with workers(port), pytest.warns(UserWarning, match=said), unseeded(Noisy(96, 0.004), port) as loader:
+        found = epochs_of(loader, 6)
+        assert loader.stats().remote == 0
+    assert found == epochs_of(unseeded(Noisy(96), None), 6)
+
+
+def test_draws_that_only_a_remote_worker_notices(tmp_path: Path) -> None:
+    marker = tmp_path / "drawn"
+
+    class DrawsThere(Still):
+        def __getitem__(self, index: int) -> Any:
+            if b"stoker.remote" in Path("/proc/self/cmdline").read_bytes():
+                np.random.random()
+                marker.touch()
+            return super().__getitem__(index)
+
+    port, epochs = free_port(), 0
+    with workers(port), unseeded(DrawsThere(96, 0.004), port) as loader:
+        while not marker.exists():
+            epochs_of(loader, 1)
+            epochs += 1
+            assert epochs < 200
+        found = epochs_of(loader, 4)
+        assert loader.stats().remote == 0
+    assert found == epochs_of(unseeded(Still(96), None), epochs + 4)[epochs:]
 
 
 class Surrounded(Noisy):
@@ -287,6 +341,8 @@ def test_workers_are_needed() -> None:
 
 class _Filled:
     """A channel that has received."""
+
+    name = b""
 
     def fill(self, room: memoryview) -> None:
         room[:] = bytes(len(room))

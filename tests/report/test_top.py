@@ -49,3 +49,12 @@ def test_groups_fit_the_terminal(width: int) -> None:
         assert re.search(r"GROUP +MEMBERS +WORKERS +PREPARED +REPEATED +TAKEN OVER +STAGING\n", text)
         assert re.search(r"\nsearch-7 +2 +2 +1,234 +5 +6 +1.5M/2G\n", text)
         assert "last is late\\x1b.py (pid 4194304), 7 batches behind" in text
+
+
+def test_what_other_hosts_prepare_is_shown_where_they_may() -> None:
+    before = seen_at(200.0, 10)
+    after = seen_at(201.0, 20, remote=60, remote_bytes=3_000_000, remote_ratio=0.8, remote_workers=3)
+    row = measure((200.1, before), (201.1, after))
+    assert "REMOTE" not in table([row_of()], Style(160))[0]
+    head, line, *_ = table([row], Style(160))
+    assert "REMOTE" in head and "75 % 3w 3MB/s" in line

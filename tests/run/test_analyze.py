@@ -82,10 +82,10 @@ def check_profile(profile: Profile, planted: dict[str, Any], limit: str) -> None
     batch, workers = planted.get("--batch", 16), planted.get("--workers", 2)
     rates = profile.rates
     # Sleeps are never shorter than asked for, and on a busy machine much longer.
-    assert 0.6 < rates.gpu / (batch / planted["--compute"]) < 1.1
-    assert 0.5 < rates.prep / (max(1, workers) / planted["--prep"]) < 1.1
+    assert 0.3 < rates.gpu / (batch / planted["--compute"]) < 1.1
+    assert 0.3 < rates.prep / (max(1, workers) / planted["--prep"]) < 1.1
     if "--latency" in planted:
-        assert 0.6 < rates.storage / (workers / planted["--latency"]) < 1.1
+        assert 0.3 < rates.storage / (workers / planted["--latency"]) < 1.1
         assert profile.stalls.fetch > 0.5
     if limit == "gpu":
         assert profile.stalls.prep + profile.stalls.fetch < 0.1

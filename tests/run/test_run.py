@@ -184,6 +184,10 @@ IMPORTS = {
         "import importlib.util\nassert importlib.util.find_spec('torch').loader.get_filename('torch')\n"
         "from torch.utils.data import DataLoader\nloader = DataLoader(range(8), 2)"
     ),
+    "torchdata": "from torchdata.stateful_dataloader import StatefulDataLoader\nloader = StatefulDataLoader(range(8), 2)",
+    "torchdata, from where it is": (
+        "import torch\nfrom torchdata.stateful_dataloader.stateful_dataloader import StatefulDataLoader as S\nloader = S(range(8), 2)"
+    ),
     "by importlib": "import importlib\nloader = importlib.import_module('torch.utils.data').DataLoader(range(8), 2)",
 }
 

@@ -81,6 +81,8 @@ def main() -> None:
     expose([Path(sys.base_prefix), Path(sys.prefix), home, *(Path(place) for place in sys.path if Path(place).is_dir())])
     run("mount", "-t", "proc", "proc", "/proc")
     run("mount", "-t", "tmpfs", "-o", options.shm, "tmpfs", "/dev/shm")
+    # dill, which torch imports where it is installed, cannot be imported without a folder for temporary files.
+    run("mount", "-t", "tmpfs", "-o", "size=16m,mode=1777", "tmpfs", "/var/tmp")
     run("mount", "-o", "remount,bind,ro", "/")
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}

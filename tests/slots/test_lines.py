@@ -27,8 +27,17 @@ def echo(orders: Any, reports: Any) -> None:
         reports.put((0, Plain((order,)) if isinstance(order, str) else order))
 
 
-def begin(worker: int) -> None:
+class Begin:
     """Nothing to prepare."""
+
+    def __call__(self, worker: int, reports: Any) -> None:
+        pass
+
+    def sent_to(self, worker: int) -> "Begin":
+        return self
+
+
+begin = Begin()
 
 
 def explain(error: Exception, report: Any) -> str:

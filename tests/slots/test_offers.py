@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stoker.host import process
-from stoker.slots.offers import MAY_BE_HELPED, OWN, ROWS, Offers, OffersSeen, name_of
+from stoker.slots.makers import name_of
+from stoker.slots.offers import MAY_BE_HELPED, OWN, ROWS, Offers, OffersSeen
 
 CONTENT = b"some work"
 

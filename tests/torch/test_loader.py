@@ -219,7 +219,7 @@ def test_worker_info_seed_and_init_are_torchs() -> None:
 def test_only_a_forked_worker_leaves_what_it_inherited_uncollected(method: str, options: dict[str, Any]) -> None:
     """A worker that is started anew collects everything at its end, or extension modules report leaks."""
     with stoker.DataLoader(Uncollected(4), num_workers=1, multiprocessing_context=method, **options) as loader:
-        assert {bool(count) for count in loader} == {method == "fork"}
+        assert {bool(is_told) for is_told in loader} == {method == "fork"}
 
 
 def test_pickling_and_copying_between_and_during_epochs() -> None:

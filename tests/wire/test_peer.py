@@ -3,7 +3,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from stoker.sealed import seal
 from stoker.wire import frames
 from stoker.wire.channel import Channel
 from stoker.wire.frames import Header, Kind, Told
+from stoker.wire.items import Use
 from stoker.wire.peer import Peer
 from stoker.wire.server import Server
 from stoker.wire.tls import VARIABLES, Tls, from_environment
@@ -291,6 +292,36 @@ def test_requests_under_way_are_bounded() -> None:
         for request in requests:
             assert request.answer().payloads == (None,)
         over.set()
+
+
+def test_a_host_that_is_asked_for_more_than_its_link_brings_is_not_late(kept: Kept) -> None:
+    """Ten readers want an item each, and one takes a third of the limit."""
+    given = kept.visit
+
+    def visit(keys: Sequence[bytes], use: Use) -> None:
+        time.sleep(0.17)
+        given(keys, use)
+
+    kept.visit = visit  # type: ignore[method-assign]
+    with Server(("127.0.0.1", 0), kept, SECRET) as server, Peer(server.address, SECRET, deadline_s=0.5) as peer:
+        peer.greet(HANG_S)
+
+        def all_are_given() -> None:
+            until(lambda: peer.is_usable)
+            late, found = peer.stats().late, []
+
+            def read(number: int) -> None:
+                with peer.get([name(number)]) as answer:
+                    found.append(answer.payloads[0] is not None)
+
+            threads = [threading.Thread(target=read, args=(number,)) for number in range(1, 11)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert all(found) and peer.stats().late == late
+
+        in_some_try(all_are_given)
 
 
 def test_memory_of_answers_is_used_again(peer: Peer) -> None:

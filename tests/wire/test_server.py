@@ -182,3 +182,14 @@ def test_close_ends_all_threads_and_sockets(kept: Kept, open_files: int) -> None
     assert channel.receive() is None
     channel.stream.close()
     assert len(list(Path("/proc/self/fd").iterdir())) <= open_files + 1  # the listing itself
+
+
+def test_hosts_share_a_link_fairly_where_the_default_is_bbr() -> None:
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+        except OSError:
+            pytest.skip("this kernel has no BBR, or does not let this user choose it")
+        stream = PlainStream(sock, 1)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0") in (b"cubic", b"reno")
+        stream.close()

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -183,8 +183,19 @@ class FileReads:
         return known
 
 
+class Reads(Protocol):
+    """Where files come from that Python opens."""
+
+    @property
+    def cache(self) -> Cache | None:
+        """The cache that they come through, if any."""
+
+    def opened(self, name: Any) -> Any:
+        """A file, open for reading in binary; None if it should be opened normally."""
+
+
 _here = threading.local()
-_everywhere: FileReads | None = None
+_everywhere: Reads | None = None
 
 
 def is_never(path: str) -> bool:
@@ -192,8 +203,8 @@ def is_never(path: str) -> bool:
     return path.startswith(_NEVER)
 
 
-def current() -> FileReads | None:
-    """The FileReads that are active in this thread."""
+def current() -> Reads | None:
+    """The Reads that are active in this thread."""
     return getattr(_here, "reads", None) or _everywhere
 
 
@@ -299,15 +310,15 @@ def _replace_in_soundfile(module: Any) -> None:
     module.SoundFile._open = opening
 
 
-def activate(reads: FileReads) -> None:
-    """Read through the cache in this process from now on."""
+def activate(reads: Reads | None) -> None:
+    """Read this way in this process from now on."""
     global _everywhere
     _everywhere = reads
     _replace()
 
 
 @contextlib.contextmanager
-def active(reads: FileReads | None) -> Iterator[None]:
+def active(reads: Reads | None) -> Iterator[None]:
     """Read through the cache in this thread, within the context."""
     if reads is None:
         yield

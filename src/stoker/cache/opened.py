@@ -18,7 +18,7 @@ class CachedFile(io.BytesIO):
     def __init__(self, payload: Bytes, name: Any, path: str, tally: Tally) -> None:
         super().__init__(payload)
         self.name = name
-        self._real = _RealFile(path, tally)
+        self._real: LateDescriptor = _RealFile(path, tally)
 
     def fileno(self) -> int:
         """Open the file itself, at the same offset, and return its descriptor."""
@@ -125,21 +125,35 @@ class LongFile(io.BufferedIOBase):
         super().close()
 
 
-class _RealFile:
-    """The file itself, for readers that need a descriptor. They read from storage."""
+class LateDescriptor:
+    """A descriptor for readers that need one, made when it is first asked for."""
 
-    def __init__(self, path: str, tally: Tally) -> None:
-        self._path, self._tally = path, tally
-        self._descriptor = -1
+    _descriptor = -1
+
+    def _make(self) -> int:
+        raise NotImplementedError
 
     def at(self, place: int) -> int:
+        """The descriptor, at a place of the file."""
         if self._descriptor < 0:
-            self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            self._tally.miss(os.fstat(self._descriptor).st_size, is_looked_for=False)
+            self._descriptor = self._make()
         os.lseek(self._descriptor, place, os.SEEK_SET)
         return self._descriptor
 
     def close(self) -> None:
+        """Close it, if it was made."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class _RealFile(LateDescriptor):
+    """The file itself, which is read from storage."""
+
+    def __init__(self, path: str, tally: Tally) -> None:
+        self._path, self._tally = path, tally
+
+    def _make(self) -> int:
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self._tally.miss(os.fstat(descriptor).st_size, is_looked_for=False)
+        return descriptor

@@ -137,6 +137,8 @@ class Place:
     start: int = 0
     end: int = 0
     is_free: bool = False
+    was_asked_for: bool = False
+    """A worker has got the item without it."""
 
 
 class Stager:
@@ -240,6 +242,14 @@ class Stager:
         self._bytes[_RING_AT + place.start : _RING_AT + place.end] = sealed
         self._rows[place.row + _STATE] = USED if is_used else STAGED | (FROM_PEER * is_from_peer)
 
+    def given(self, work: int, key: bytes) -> None:
+        """A worker that did not wait has got the item: until this work is taken, nobody needs to bring it."""
+        with self._lock:
+            place = self._announce(work, key, 0, 0)
+            if place is not None:
+                place.was_asked_for = True
+                self._rows[place.row + _STATE] = USED
+
     def confirm(self, place: Place, *, is_from_peer: bool = False) -> None:
         """The item is in the cache now."""
         if self._rows[place.row + _STATE] == COMING:
@@ -266,7 +276,7 @@ class Stager:
                     kept.append(place)  # one that is coming has a writer: it is free the next time
                 elif not place.is_free:
                     is_used = state == USED
-                    self.used += is_used
+                    self.used += is_used and not place.was_asked_for
                     self.unused += not is_used
                     self._free(place)
             self._places = kept

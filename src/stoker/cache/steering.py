@@ -26,10 +26,20 @@ class Steering:
         epoch_ids: Callable[[int], Ids] | None,
         readers: int,
     ) -> None:
-        self._foresight = Foresight(epoch_ids, far_enough(readers)) if epoch_ids and policy == "reuse-distance" else None
+        self._epoch_ids = epoch_ids
+        knows_order = epoch_ids is not None and policy == "reuse-distance"
+        self._foresight = Foresight(self._ids_of, far_enough(readers)) if knows_order else None
         next_use = None if self._foresight is None else self._foresight.next_use
         self._ledger = Ledger(capacity_bytes, make_policy(policy, next_use))
         self._sizes = sizes
+
+    def follow(self, epoch_ids: Callable[[int], Ids] | None) -> None:
+        """What is used in an epoch is known from here on: each iterator has a route of its own."""
+        self._epoch_ids = epoch_ids
+
+    def _ids_of(self, epoch: int) -> Ids:
+        assert self._epoch_ids is not None
+        return self._epoch_ids(epoch)
 
     def begin(self, epoch: int, consumed: int) -> None:
         """An epoch begins, or goes on after so many of its samples."""

@@ -16,7 +16,21 @@ import stoker
 from stoker import signs
 from stoker.errors import StokerError
 
-_COMMANDS = ("analyze", "cache", "checkpoint", "doctor", "metrics", "plan", "report", "run", "top", "whatif", "worker")
+_COMMANDS = (
+    "analyze",
+    "cache",
+    "checkpoint",
+    "doctor",
+    "metrics",
+    "plan",
+    "report",
+    "run",
+    "schedule",
+    "together",
+    "top",
+    "whatif",
+    "worker",
+)
 _WITH_SCRIPT = ("analyze", "run")
 _FLAGS = ("-h", "--help", "--debug", "--version", "--scratch")
 """Options without a value."""

@@ -22,10 +22,12 @@ import tempfile
 from pathlib import Path
 
 from stoker.cli import places
+from stoker.decide.offload import Remote
 from stoker.decide.planner import decide, render
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import write_text
 from stoker.report.html import charts_library, html_report
+from stoker.report.offload import offload_lines
 from stoker.report.text import text_report
 from stoker.run import scratch
 from stoker.run.measured import Measured
@@ -67,6 +69,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "there now, and share a secret (docs/peers.md)",
     )
     parser.add_argument(
+        "--offload",
+        metavar="tcp://HOST:PORT",
+        help="measure, too, what workers on other hosts prepare that dial this address (`stoker worker`), and say what "
+        "part of the work should go there (docs/offload.md)",
+    )
+    parser.add_argument(
         "--loader",
         metavar="K",
         type=int,
@@ -97,6 +105,10 @@ def run(options: argparse.Namespace) -> int:
         parse_addresses(options.peers, least=1)
         shared_secret()
         from_environment()
+    if options.offload is not None:
+        from stoker.remote.address import check
+
+        check(options.offload)
     if options.html:
         charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
@@ -125,6 +137,7 @@ def run(options: argparse.Namespace) -> int:
             "cached": options.cache,
             "loader": options.loader,
             "peers": options.peers or "",
+            "offload": options.offload or "",
             "phase_s": options.time,
         }
         code, found = measure(words, settings)
@@ -141,6 +154,9 @@ def run(options: argparse.Namespace) -> int:
     is_terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if is_terminal else 80
     print(text_report(profile, str(plan), width=width, colour=is_terminal and "NO_COLOR" not in os.environ))
+    if options.offload is not None and found.remote:
+        speed, ways = profile.speed, {part: Remote(*remote) for part, remote in found.remote.items()}
+        print("\n".join(offload_lines(profile.rates.gpu, min(speed.cold or speed.cached, speed.cached), ways)))
     written = ", ".join(map(str, (target, plan, *filter(None, [options.html]))))
     kept = f" What was there before: {', '.join(map(str, before))}." if before else ""
     print(f"Written: {written}.{kept} Ask on: stoker whatif {shlex.quote(str(target))} --cores 4,8 --cache 0.5")

@@ -64,8 +64,6 @@ def _row(directory: Directory, name: str, *, verify: bool) -> dict[str, Any]:
 
 
 def _export(directory: Directory, names: list[str], options: argparse.Namespace) -> int:
-    from stoker.checkpoint.export import as_safetensors, as_torch_file
-
     if not options.file.parent.is_dir():
         raise CommandError(f"{options.file} cannot be written: there is no directory {options.file.parent}")
     for name in names:
@@ -79,6 +77,8 @@ def _export(directory: Directory, names: list[str], options: argparse.Namespace)
         _check_part(manifest, options.part)
         if options.file.exists():
             raise CommandError(f"{options.file} exists already")
+        from stoker.checkpoint.export import as_safetensors, as_torch_file  # wrong use is told without torch, at once
+
         write = as_safetensors if options.file.suffix == ".safetensors" else as_torch_file
         write(options.file, manifest, contents, options.part)
         print(f"{options.file}: step {manifest.step}")

@@ -49,13 +49,25 @@ def check_page(path: Path) -> None:
         raise CommandError(f"{path} is there already, and is not a page: choose another name")
 
 
+def check_output(path: Path, option: str) -> None:
+    """Refuse a place for a result at which it cannot be written; a pipe or a device can."""
+    try:
+        if path.is_dir() or not path.exists() or path.is_file():
+            _check(path)
+        elif not os.access(path, os.W_OK):
+            raise CommandError(f"{path} cannot be written: this user may not write to it")
+    except CommandError as error:
+        raise CommandError(f"{option}: {error}") from None
+
+
 def _check(path: Path) -> None:
     if path.is_dir():
         raise CommandError(f"{path} is a directory")
     if path.exists() and not path.is_file():
         raise CommandError(f"{path} is not a file that could be replaced")
-    if not os.access(path.parent, os.W_OK):
-        raise CommandError(f"{path} cannot be written: {path.parent} is not a directory that this user may write to")
+    folder = Path(os.path.realpath(path)).parent if path.is_symlink() else path.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise CommandError(f"{path} cannot be written: {folder} is not a directory that this user may write to")
 
 
 def _is_profile(path: Path) -> bool:

@@ -54,9 +54,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--offload",
-        metavar="tcp://HOST:PORT",
-        help="let workers on other hosts prepare a part of the batches: they dial this address of this host, and share a "
-        "secret with it (`stoker worker`, docs/offload.md); datasets that draw need --seed",
+        metavar="ray://HEAD:PORT|auto|tcp://HOST:PORT",
+        help="let workers on other hosts prepare a part of the batches (docs/offload.md); datasets that draw need --seed. "
+        "ray: that Ray cluster starts them; auto: the cluster that this host is a node of. tcp: they are started by "
+        "`stoker worker`, dial this address of this host, and share a secret with it",
     )
     parser.add_argument(
         "--checkpoint",

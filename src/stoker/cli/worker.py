@@ -2,7 +2,8 @@
 
 The job listens (`stoker run --offload tcp://HOST:PORT --seed N train.py`), and workers dial it, from any number of hosts,
 before or after it begins. They share a secret with it (STOKER_SECRET_FILE), have the same packages, and see the same
-files. What one of them cannot make, the job makes itself. Ends with Ctrl-C.
+files. What one of them cannot make, the job makes itself. Ends with Ctrl-C. Where there is a Ray cluster, it can start them
+instead (`stoker run --offload ray://HEAD:PORT`).
 """
 
 import argparse

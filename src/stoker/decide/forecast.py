@@ -2,7 +2,9 @@
 
 The model may be off by some per cent, and a gain must not come from that. So its answers are scaled: for what was measured
 they are what was measured, from storage and with everything cached; in between, and for other shares, in proportion. No
-answer is faster than the loop. Advice, plans, `whatif` and pages all ask here: the same question has one answer. Pure.
+answer is faster than the loop. What the link to other hosts takes is not scaled: its rate is known, and nothing that was
+seen of the job says that it brings less. Advice, plans, `whatif` and pages all ask here: the same question has one answer.
+Pure.
 """
 
 from dataclasses import dataclass, field, replace
@@ -74,6 +76,7 @@ class Forecast:
 
     def _scaled(self, raw: Prediction, share: Share) -> Prediction:
         by = self.scale.at(min(1.0, hit_ratio(share.cached, share.policy) + share.peers))  # the rest was seen from storage
+        by = self._beside_the_link(by, raw.rate, share)
         most = self.scale.loop * loop_rate(raw.gpu, self.rates.handover)
         rate = min(most, by * raw.rate)
         with_all_cached = self.scale.cached * raw.rate / (1 - raw.fetch_stall)
@@ -89,6 +92,14 @@ class Forecast:
             low=min(rate, by * raw.low),
             high=max(rate, min(most, by * raw.high)),
         )
+
+    def _beside_the_link(self, by: float, rate: float, share: Share) -> float:
+        """The scale of a rate for which a part comes over a link: that of the time that is not the link's."""
+        if not share.peers:
+            return by
+        rest = predict(replace(self.rates, peer=0.0), replace(share, network=None)).rate
+        rest_s, whole_s = 1 / rest, 1 / rate
+        return whole_s / (max(whole_s, rest_s / by) if by < 1 else whole_s - rest_s + rest_s / by)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,14 @@ filled with copies, so that of all uses, with N hosts:
     at a peer   min(1, N x) - x
     in storage  max(0, 1 - N x)
 
-The cost model does the rest: workers read from peers and from storage side by side, and prepare in turn. What hosts cost
-each other otherwise, such as the exchange of gradients, is not in it.
+The cost model does the rest: workers read from peers and from storage side by side, and prepare in turn. What a host needs
+from others is a matter of chance, and an epoch is over when the host that needs most is done: with a million samples that
+is the same, with a thousand some per cent more. What hosts cost each other otherwise, such as the exchange of gradients, is
+not in it.
 """
 
+import math
+import statistics
 from dataclasses import dataclass, replace
 
 from stoker.decide.forecast import Forecast
@@ -52,6 +56,7 @@ class HostsPrediction:
     rate: float
     """Samples per second of all hosts together."""
     epoch_s: float
+    """Until the slowest host is done."""
     network_bytes_per_s: float
     """That each host receives."""
     without_peers: float
@@ -71,13 +76,21 @@ def on_hosts(profile: Profile, forecast: Forecast, share: Share, hosts: int, net
     given = replace(share, peers=found.peer, network=link)
     there = forecast(given)
     ranks = hosts * profile.world
+    samples = profile.dataset.samples
+    more = min(share.cached, _most_of(hosts) * math.sqrt(found.peer * (1 - found.peer) * hosts / samples)) if samples else 0
+    slowest = forecast.rate(replace(given, cached=share.cached - more, peers=found.peer + more)) if more else there.rate
     return HostsPrediction(
         hosts=hosts,
         tiers=found,
         share=given,
         prediction=there,
         rate=ranks * there.rate,
-        epoch_s=profile.dataset.samples / (ranks * there.rate),
+        epoch_s=samples / (ranks * slowest),
         network_bytes_per_s=there.rate * profile.world * found.peer * size,
         without_peers=ranks * forecast.rate(replace(share, peers=0.0, network=None)),
     )
+
+
+def _most_of(hosts: int) -> float:
+    """The largest of so many numbers of a normal distribution, on average (Blom's approximation)."""
+    return statistics.NormalDist().inv_cdf((hosts - 0.375) / (hosts + 0.25)) if hosts > 1 else 0.0

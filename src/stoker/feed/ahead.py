@@ -123,6 +123,8 @@ class Ahead:
         except Exception:  # of the user's: indices may be anything
             content = b""
         if content:
+            if not self._is_told and self._taken and self._meeting is not None:
+                self._meeting.meet()
             if not self._is_told and self._foretold is not None and self._foretold.orders is not None:
                 self._line.epoch(self._numbers[0], self._foretold.begin(self._foretold.orders))
             self._is_told = True
@@ -133,22 +135,6 @@ class Ahead:
     def took(self, works: int = 1) -> None:
         """The loop has got what so many works have made."""
         self._taken += works
-
-
-class Silent:
-    """The hints of a loader that has none to give."""
-
-    def over(self) -> None:
-        """Nothing was ordered."""
-
-    def ordered(self, index: Any) -> None:
-        """Nobody is told."""
-
-    def took(self, works: int = 1) -> None:
-        """Nobody is told."""
-
-
-SILENT = Silent()
 
 
 def ahead_of(loader: Any) -> Ahead | None:

@@ -3,11 +3,12 @@
 torch's iterators keep their worker protocol, order, errors and shutdown. Ours differ in three places: batches lie in slots
 and reports come over lines, batches are metered and counted as progress, and errors name the worker process.
 
-This is the only module that overrides methods of torch's iterators, or reads their attributes. Iterators of other modules
-derive from `MapIter`, and define `_begin_epoch`, `_obtain` and `_saw`, which are ours.
+This module and `stateful`, which adds to it, override methods of torch's iterators and read their attributes; no others do.
+Iterators of other modules derive from `MapIter`, and define `_begin_epoch`, `_obtain` and `_saw`, which are ours.
 """
 
 import os
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from typing import Any
 import torch
 
 from stoker.cache.notes import noted
-from stoker.feed.ahead import SILENT, Ahead, Silent
+from stoker.feed.ahead import Ahead
 from stoker.feed.progress import Progress, is_batched
+from stoker.feed.view import LoaderView
 from stoker.host import forks
 from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator, pin_memory, profiler_enabled
 from stoker.live.record import Record
@@ -34,26 +36,13 @@ LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, in case no signal told it of a death."""
 
 
-class LoaderView:
-    """A loader as torch's iterators see it, with some attributes replaced, and perhaps with indices from elsewhere."""
-
-    def __init__(self, loader: Any, *, indices: Any = None, **attributes: Any) -> None:
-        self._loader = loader
-        self.__dict__.update(attributes)
-        if indices is not None:
-            self._index_sampler = indices
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
 class _Watched:
     """What all our iterators do: obtain a batch, time it and count it."""
 
     _meter: Meter
     _progress: Progress
     _caching: Caching
-    _ahead: Ahead | Silent
+    _ahead: Ahead | None
     _record: Record | None
     _began: float
     _arrived = 0
@@ -67,8 +56,9 @@ class _Watched:
     def _watch(self, loader: Any) -> None:
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
-        self._caching, self._record, self._ahead = loader.here.caching, loader.here.record, loader.here.ahead or SILENT
-        self._ahead.over()
+        self._caching, self._record, self._ahead = loader.here.caching, loader.here.record, loader.here.ahead
+        if self._ahead is not None:
+            self._ahead.over()
         self._meter.began_at = self._meter.began_at or self._began
         self._count()
 
@@ -82,7 +72,8 @@ class _Watched:
 
     def _saw(self) -> None:
         self._progress.saw(self._arrived)
-        self._ahead.took()
+        if self._ahead is not None:
+            self._ahead.took()
 
     def _next_data(self) -> Any:
         began, record = now(), self._record
@@ -93,7 +84,8 @@ class _Watched:
             data = self._obtain()
         except StopIteration:
             self._progress.end()
-            self._ahead.over()
+            if self._ahead is not None:
+                self._ahead.over()
             if record is not None:
                 record.tell(self._meter, self._progress, now(), is_over=True)
             self._caching.warn_if_useless(self._meter)
@@ -124,7 +116,8 @@ class _Watched:
             next(self._sampler_iter)
             self._skip -= 1
         index = next(self._sampler_iter)
-        self._ahead.ordered(index)
+        if self._ahead is not None:
+            self._ahead.ordered(index)
         return index
 
 
@@ -133,7 +126,7 @@ class InlineIter(_Watched, InlineIterator):
 
     def __init__(self, loader: Any) -> None:
         self._watch(loader)
-        self._collate = CountingCollate(loader.collate_fn, batched=is_batched(loader))
+        self._collate = CountingCollate(loader.collate_fn, batched=is_batched(loader), batch_size=loader.batch_size)
         super().__init__(LoaderView(loader, collate_fn=self._collate))
         self._meter.workers = 0
         self._profile_name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -185,16 +178,19 @@ class WorkersIter(_Watched, WorkersIterator):
         self._slots = slots
         context = loader.multiprocessing_context or torch.multiprocessing
         room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False)
-        collate = SlotCollate(room, loader.collate_fn, batched=is_batched(loader))
-        opener, beginning = Opener(slots.inbox, pins=slots.pins), Beginning(room, forked=are_forked(context))
-        self._lines = LinedContext(context, loader.num_workers, beginning, opener.arrived, explain, hand_out=noted_order)
+        collate = SlotCollate(room, loader.collate_fn, batched=is_batched(loader), batch_size=loader.batch_size)
+        opener, begin = self._parts(loader, slots, room, forked=are_forked(context))
+        hand_out = None if loader.caching.staging is None else noted_order
+        self._lines = LinedContext(context, loader.num_workers, begin, opener.arrived, explain, hand_out=hand_out)
         with self._lines.starting():
-            pinning = {"pin_memory": False} if slots.pins else {}
             lines = {"collate_fn": collate, "multiprocessing_context": self._lines}
-            super().__init__(LoaderView(loader, **lines, **pinning))
+            super().__init__(LoaderView(loader, **lines, **({"pin_memory": False} if slots.pins else {})))
         self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
         refuse_in_children(self)
+
+    def _parts(self, loader: Any, slots: LoaderSlots, room: SlotRoom, *, forked: bool) -> tuple[Opener, Beginning]:
+        return Opener(slots.inbox, pins=slots.pins), Beginning(room, forked=forked)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if not first_iter:
@@ -229,9 +225,9 @@ class WorkersIter(_Watched, WorkersIterator):
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:
             got = super()._try_get_data(timeout)
-            if got[0] and self._has_come(got[1][0]):
-                return False, None
-            if not got[0] and self._record is not None:
+            if got[0]:
+                return got if not self._has_come(got[1][0]) else (False, None)
+            if self._record is not None:
                 self._record.late(self._meter.batches, self._late_pid())
             return got
         except RuntimeError as error:
@@ -278,7 +274,11 @@ class WorkersIter(_Watched, WorkersIterator):
         """End the workers now."""
         self._shutdown_workers()
 
-    def _shutdown_workers(self, getpid: Callable[[], int] = os.getpid) -> None:
+    def _shutdown_workers(
+        self, getpid: Callable[[], int] = os.getpid, ending: Callable[[], bool] = sys.is_finalizing
+    ) -> None:
+        if ending():
+            return  # all workers have ended, and modules may be empty: dill, for one, keeps a script's names till then
         if self._owner != getpid():
             return  # a forked child, whose garbage collector has met an iterator that it inherited
         workers = getattr(self, "_workers", [])

@@ -47,16 +47,17 @@ class Foretold:
         return first
 
 
-def check_order_of_hosts(loader: Any) -> None:
-    """Raise ConfigError if it cannot be known which files a loader reads on all hosts."""
+def obstacle_to_reuse(loader: Any) -> str:
+    """Why it cannot be known which files a loader reads on all hosts; "" if it can."""
     policy = "cache_policy='reuse-distance' with peers="
     if type(loader.sampler) is not DistributedSampler:
-        raise ConfigError(
+        return (
             f"{policy} needs torch's DistributedSampler, whose order all hosts know, not {type(loader.sampler).__name__}. "
             "'keep-first' works with any sampler"
         )
     if paths_of(loader.dataset) is None:
-        raise ConfigError(
+        return (
             f"{policy} needs a dataset that keeps the paths of its files in a list, as torchvision's ImageFolder does in "
             "`samples`. 'keep-first' works with any dataset"
         )
+    return ""

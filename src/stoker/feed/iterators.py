@@ -15,13 +15,19 @@ import torch.utils.data
 
 from stoker.errors import ConfigError
 from stoker.feed import sharing
-from stoker.feed.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
+from stoker.feed.carrier import MapInlineIter, MapWorkersIter
 from stoker.feed.pooled import InTurnIter, PoolIter
 from stoker.feed.progress import is_batched
 from stoker.feed.route import EpochWorks, recognise
 from stoker.feed.seeded import SeededInlineIter, SeededPoolIter
-from stoker.internals.names import DatasetKind
-from stoker.pool.maker import FetchMaker, Maker, PositionMaker, stacks
+from stoker.feed.stateful import (
+    StatefulInlineIter,
+    StatefulWorkersIter,
+    StreamInlineIter,
+    StreamWorkersIter,
+    keeps_states,
+)
+from stoker.pool.maker import Maker, PositionMaker, fetching, stacks
 from stoker.pool.pool import Pool
 from stoker.pool.processes import LinePool, LoaderSlots
 from stoker.pool.serving import Duty, itself
@@ -53,21 +59,32 @@ def _make(loader: Any) -> Any:
         _check_threads(loader)
     elif loader.num_workers:
         loader.check_worker_number_rationality()
-    streams = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     if loader._by_position:
         iterator = _seeded(loader, threads=threads)
     elif loader.num_workers == 0:
-        iterator = (InlineIter if streams else MapInlineIter)(loader)
+        iterator = _inline_kind(loader)(loader)
     elif threads:
-        iterator = PoolIter(loader, partial(_thread_pool, loader, partial(_fetching, loader, _collate_here(loader))))
+        iterator = PoolIter(loader, partial(_thread_pool, loader, _fetching(loader, _collate_here(loader))))
     elif (job := sharing.job_of(loader)) is not None:
-        start = partial(_process_pool, loader, partial(_fetching, loader, loader.collate_fn), job)
-        iterator = InTurnIter(loader, start)
+        start = partial(_process_pool, loader, _fetching(loader, loader.collate_fn), job)
+        iterator = _in_turn(loader)(loader, start)
     else:
-        iterator = (WorkersIter if streams else MapWorkersIter)(loader, LoaderSlots(loader, loader.here.spares))
+        iterator = _workers_kind(loader)(loader, LoaderSlots(loader, loader.here.spares))
     if loader.num_workers:
         loader.here.iterators.add(iterator)
     return iterator
+
+
+def _inline_kind(loader: Any) -> Any:
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return StreamInlineIter
+    return StatefulInlineIter if keeps_states(loader) else MapInlineIter
+
+
+def _workers_kind(loader: Any) -> Any:
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return StreamWorkersIter
+    return StatefulWorkersIter if keeps_states(loader) else MapWorkersIter
 
 
 def _seeded(loader: Any, *, threads: bool) -> Any:
@@ -90,7 +107,26 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
     else:
         job = sharing.job_of(loader) if works.steering is None else None
         start = partial(_process_pool, loader, partial(itself, own), job)
-    return SeededPoolIter(loader, works, maker(_collate_here(loader), rows=False), start, has_rows=own.stacks)
+    here = maker(_collate_here(loader), rows=False)
+    if loader.offload is not None:
+        from stoker.feed.offloaded import OffloadedIter  # what is not asked for is not loaded
+
+        return OffloadedIter(loader, works, here, start, has_rows=own.stacks)
+    return SeededPoolIter(loader, works, here, start, has_rows=own.stacks)
+
+
+def _fetching(loader: Any, collate_fn: Callable[[Any], Any]) -> Callable[[], Maker]:
+    """Makes a maker without a seed for one worker."""
+    return partial(fetching, loader.dataset, collate_fn, batched=is_batched(loader), drop_last=loader.drop_last)
+
+
+def _in_turn(loader: Any) -> Any:
+    """The kind of iterator for a loader without a seed whose batches others may make."""
+    if loader.offload is None:
+        return InTurnIter
+    from stoker.feed.offloaded import OffloadedInTurnIter  # what is not asked for is not loaded
+
+    return OffloadedInTurnIter
 
 
 def _process_pool(loader: Any, maker: Callable[[], Maker], job: str | None, iterator: Any) -> Pool:
@@ -103,10 +139,11 @@ def _process_pool(loader: Any, maker: Callable[[], Maker], job: str | None, iter
 
     try:
         is_unchanged = None if loader._by_position else partial(sharing.is_unchanged, loader.collate_fn, job)
-        folder, helped = sharing.folder(), loader._meter.help
-        if loader.offload is not None:
+        folder, is_relayed = sharing.folder(), loader.offload is not None
+        if is_relayed:
             loader.here.relay(job, parts[0])
-        return SharedPool(*parts, folder, job, helped, pins=iterator.pins, is_unchanged=is_unchanged)
+        options: dict[str, Any] = {"pins": iterator.pins, "is_relayed": is_relayed, "is_unchanged": is_unchanged}
+        return SharedPool(*parts, folder, job, loader._meter, **options)
     except offers.NotOfferedError as error:
         sharing.say(loader, str(error))
         return LinePool(*parts, pins=iterator.pins)
@@ -121,16 +158,6 @@ def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool
 
 def _duty(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Duty:
     return Duty(loader.dataset, loader.worker_init_fn, loader.num_workers, iterator.base_seed, maker)
-
-
-def _fetching(loader: Any, collate_fn: Callable[[Any], Any]) -> Maker:
-    """A maker without a seed for one worker. It does what torch's fetcher does."""
-    batched = is_batched(loader)
-
-    def fetcher(collate: Callable[[Any], Any]) -> Any:
-        return DatasetKind.create_fetcher(DatasetKind.Map, loader.dataset, batched, collate, loader.drop_last)
-
-    return FetchMaker(fetcher, collate_fn, batched=batched)
 
 
 def _collate_here(loader: Any) -> Any:

@@ -1,19 +1,21 @@
 """Hosts that find each other (`peers="auto"`): each leaves its keeper's address in a store that all ranks of a job reach.
 
 The store is that of torchrun's agents, or else that of the script's process group (`internals.stores`). A rank that makes
-no loader leaves nothing, so nothing here waits for another rank: what has come is looked for now and then, while batches
-are ordered. Tasks of Slurm without such a store know each other's names, and agree on a port.
+no loader leaves nothing, so nobody here relies on another rank: what has come is looked for now and then, while batches are
+ordered. What others hold counts from the second epoch on, so all hosts are waited for before it, once, for half a second at
+most. Tasks of Slurm without such a store know each other's names, and agree on a port.
 """
 
 import json
 import os
 import secrets
 import socket
+import time
 import warnings
 from typing import Any
 
 from stoker.errors import ConfigError
-from stoker.host import slurm
+from stoker.host import ranks, slurm
 from stoker.internals import stores
 from stoker.keeper.client import Line
 from stoker.keeper.view import keepers
@@ -23,6 +25,8 @@ from stoker.wire.secret import VARIABLE
 from stoker.wire.tls import from_environment
 
 AUTO = "auto"
+_MEET_S, _MEET_EVERY_S = 0.5, 0.01
+"""How long hosts that have not come yet are waited for, once."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 """Between two looks. There is no last one: when a run is restarted, other hosts may come, and old ones at new addresses."""
 
@@ -68,6 +72,7 @@ class Meeting:
         self._at, self._pause_s = 0.0, _FIRST_PAUSE_S
         self._line: Line | None = None
         self._loader = 0
+        self._has_met = False
 
     def secret(self) -> str:
         """The secret of these hosts. The first who asks makes it."""
@@ -91,6 +96,17 @@ class Meeting:
             return
         self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
         self._at = now() + self._pause_s
+
+    def meet(self) -> None:
+        """The first epoch is over: look for a short time, once, until all hosts have come."""
+        if self._has_met:
+            return
+        self._has_met = True
+        hosts, deadline = ranks.hosts() or 2, now() + _MEET_S
+        while self._line is not None and len(self._came) < hosts and now() < deadline:
+            self._at = 0.0
+            self.look()
+            time.sleep(_MEET_EVERY_S)
 
     def _look(self, line: Line) -> None:
         came = [address for address in self._arrivals() if address not in self._came]

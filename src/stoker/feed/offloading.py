@@ -5,22 +5,39 @@ rank or loader of this host, that one serves: it finds all ranks of its job by i
 """
 
 import contextlib
+import hashlib
 import json
 import os
+import pickle
+import secrets
 import socket
 import subprocess
 import sys
+import warnings
 import weakref
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from stoker.errors import ConfigError
+from stoker.extras import RAY
 from stoker.feed import sharing
 from stoker.feed.digest import is_users_module, variables_of
+from stoker.feed.parts import candidates, folders_of
+from stoker.host import ranks
+from stoker.host.cores import usable_cores
 from stoker.host.sockets import take_name
+from stoker.internals.ranks import rank_and_world
 from stoker.pool.serving import Duty
 from stoker.pool.work import Made
 from stoker.remote import parcel
 from stoker.remote.address import parse_address
+from stoker.remote.cluster import Cluster, NoClusterError, is_cluster, meet, parse_cluster
+from stoker.remote.measured import name_of
+from stoker.remote.parts import ALL, PREPARE
 from stoker.remote.relay import Order, document
 from stoker.remote.versions import versions
 from stoker.wire.frames import PAYLOAD_LIMIT
@@ -43,6 +60,13 @@ class Relaying:
         """Whether the process lives."""
         return self._end.alive and self._process.poll() is None
 
+    def limit(self, ratio: float | None, part: str | None = None) -> None:
+        """Send so much away from now on, and have such a part done there; None: as is decided by measuring."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.write(json.dumps({"ratio": ratio, "part": part}).encode() + b"\n")
+            self._process.stdin.flush()
+
     def close(self) -> None:
         """End the relay. Works that remote workers have are made here."""
         if self._owner == os.getpid():
@@ -63,31 +87,69 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
     other = _relays.get(loader.offload)
     if other is not None and other.is_there and other.size < size:
         other.close()  # of the loader for validation, perhaps, which came first
-    taken = take_name(f"relay {loader.offload}")
+    taken = take_name(f"relay {loader.offload}{_whose(loader.offload)}")
     if taken is None:
         return None  # another rank or loader of this user has it
-    started = _start(loader, job, duty)
+    started = None
+    try:
+        started = _start(loader, job, duty)
+    finally:
+        if started is None:
+            taken.close()
     if started is None:
-        taken.close()
         return None
     found = _relays[loader.offload] = Relaying(job, size, started, taken)
     return found
 
 
+def _whose(offload: str) -> str:
+    """An address of this host has one relay for all. For a cluster each job has one of its own."""
+    if not is_cluster(offload):
+        return ""
+    return f" {sharing.launch() if ranks.world() > 1 else os.getpid()}"
+
+
 def _start(loader: Any, job: str, duty: Duty) -> "subprocess.Popen[bytes] | None":
-    host, port = parse_address(loader.offload)
+    place: dict[str, Any]
+    if is_cluster(loader.offload):
+        asked = parse_cluster(loader.offload)
+        asked = replace(asked, workers=asked.workers or loader._options.offload_workers)
+        is_required = asked.is_required
+        try:
+            place = _place_for(asked)
+        except NoClusterError as error:
+            _stay(loader, str(error), is_required=is_required)
+            return None
+    else:
+        is_required = False
+        place = dict(zip(("host", "port"), parse_address(loader.offload), strict=True))
+    dividing = _dividing(loader)
     try:
-        content = parcel.pack(pickled(duty), variables_of(loader.dataset, loader.collate_fn), sys.modules)
+        content = parcel.pack(
+            pickled(duty), variables_of(loader.dataset, loader.collate_fn), dividing["roots"], sys.modules
+        )
     except Exception as error:  # the user's objects may raise anything
         sharing.say(loader, f"the dataset cannot be sent to other hosts: {error}")
         return None
     if len(content) > PAYLOAD_LIMIT:
         sharing.say(loader, f"the dataset is too large to be sent to other hosts ({len(content) >> 20} MiB)")
         return None
+    has_reads = dividing["roots"] and loader.caching.reads is not None
+    reads = pickle.dumps(loader.caching.reads) if has_reads else b""
     places = [Made._fields.index(name) for name in ("finished", "counts", "place", "pickled")]
     fields = (*places, len(Made._fields))
-    ratio = 1.0 if loader._options.offload_ratio is None else loader._options.offload_ratio
-    order = Order(host, port, str(sharing.folder()), job, ratio, versions(), fields, len(content))
+    order = Order(
+        folder=str(sharing.folder()),
+        job=job,
+        ratio=loader._options.offload_ratio,
+        keys=(model_name(loader), pipeline_name(loader, job)),
+        versions=versions(),
+        fields=fields,
+        duty_bytes=len(content),
+        **place,
+        **dividing,
+        reads_bytes=len(reads),
+    )
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "stoker.remote.relay"],
         stdin=subprocess.PIPE,
@@ -97,15 +159,60 @@ def _start(loader: Any, job: str, duty: Duty) -> "subprocess.Popen[bytes] | None
     assert process.stdin is not None and process.stdout is not None
     with process.stdout:
         with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(document(order) + content)
+            process.stdin.write(document(order) + content + reads)
             process.stdin.flush()
         said = process.stdout.readline()
     found = json.loads(said) if said else {"trouble": "the relay has ended"}
     if "trouble" not in found:
         return process
     _end(process, None, os.getpid())
-    sharing.say(loader, found["trouble"])
+    _stay(loader, found["trouble"], is_required=is_required)
     return None
+
+
+def _place_for(asked: Cluster) -> dict[str, Any]:
+    """Where the relay listens for workers that Ray places, and what it is told of them. Raises NoClusterError."""
+    if not RAY.is_installed:
+        raise NoClusterError(f"Ray is not installed: {RAY.command}")
+    met = meet(asked)
+    cluster = asdict(replace(asked, address=met.ray))
+    return {"host": met.host, "port": 0, "secret": secrets.token_hex(32), "cluster": cluster}
+
+
+def _stay(loader: Any, why: str, *, is_required: bool) -> None:
+    """Say why all is prepared here. Raises ConfigError if that is not what the user wants."""
+    if is_required:
+        raise ConfigError(f"offload={loader.offload!r}: {why}")
+    sharing.say(loader, why)
+
+
+def model_name(loader: Any) -> str:
+    """A name for what the loop does with a batch, as far as a loader can know it: the same script with the same arguments,
+    on the same devices, in as many ranks, with batches of the same size."""
+    script = sys.argv[0] if getattr(sys, "argv", None) else ""
+    try:
+        content = hashlib.blake2b(Path(script).read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        content = ""
+    devices = [torch.cuda.get_device_name(0)] if torch.cuda.is_available() else []
+    batch = getattr(loader.batch_sampler, "batch_size", loader.batch_size)
+    return name_of(script, content, sys.argv[1:], batch, devices, rank_and_world()[1], ranks.world(), torch.__version__)
+
+
+def pipeline_name(loader: Any, job: str) -> str:
+    """A name for how this host prepares: the dataset and its code, workers and cores."""
+    return name_of(job.rpartition(" ")[2], loader.num_workers, f"{usable_cores():g}")
+
+
+def _dividing(loader: Any) -> dict[str, Any]:
+    """Which part of the preparation other hosts do, and why they do no other: what an `Order` says of it."""
+    against, part, ratio = candidates(loader), loader._options.offload_part, loader._options.offload_ratio
+    if part is not None and part in against:
+        warnings.warn(f"offload=: other hosts do all of a batch instead of {part!r}: {against[part]}", stacklevel=10)
+        part = ALL
+    if part is None and ratio is not None:  # nothing is measured
+        part = ALL
+    return {"part": part, "against": against, "roots": () if PREPARE in against else folders_of(loader)}
 
 
 def _end(process: "subprocess.Popen[bytes]", taken: socket.socket | None, owner: int) -> None:

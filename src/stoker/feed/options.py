@@ -38,12 +38,18 @@ class Options:
     offload: str | None = None
     offload_ratio: float | None = None
     """The part of all batches that other hosts may prepare at most. Only a plan says it."""
+    offload_workers: int | None = None
+    """How many workers Ray starts. Only a plan says it, or the address."""
+    offload_part: str | None = None
+    """What they do of a batch; see `remote/parts`. Only a plan says it."""
     readers: int | None = None
     """Readers of the host's keeper; None: as many as are usual. Only a plan says it."""
     moves_readers: bool | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     is_cache_planned: bool = False
     """Whether the cache is a plan's wish, not the script's."""
+    is_policy_planned: bool = False
+    """Whether the cache's policy is: that is obeyed where it can be."""
     given: frozenset[str] = frozenset()
     """The arguments that were given explicitly."""
 
@@ -92,7 +98,8 @@ class Options:
             and not streams
         ):
             found["offload"] = plan.offload
-        found["offload_ratio"] = plan.offload_ratio
+        found |= {"offload_ratio": plan.offload_ratio, "offload_workers": plan.offload_workers}
+        found["offload_part"] = plan.offload_part
         found |= {"readers": plan.readers, "moves_readers": plan.move_readers}
         if plan.group is not None and is_open("group", None) and not streams:
             found["group"] = plan.group
@@ -101,8 +108,11 @@ class Options:
             found["cache_dir"] = plan.cache_dir if self.cache_dir is None else self.cache_dir
             is_alone = found.get("group", self.group) is None
             seed = found.get("seed", self.seed)
-            if plan.cache_policy is not None and seed is not None and hasattr(dataset, "cache_name") and is_alone:
+            is_ours = hasattr(dataset, "cache_name")
+            if plan.cache_policy is not None and seed is not None and is_ours and is_alone:
                 found["cache_policy"] = plan.cache_policy
+            if plan.cache_policy == "reuse-distance" and found.get("peers", self.peers) and is_alone and not is_ours:
+                found |= {"cache_policy": plan.cache_policy, "is_policy_planned": True}
         return replace(self, **found)
 
     def _checked(self, dataset: Any) -> "Options":
@@ -122,7 +132,7 @@ class Options:
         if self.peers is not None:
             self._check_peers(dataset)
             if self.peers == "auto" and ranks.hosts() == 1:
-                checked = replace(checked, peers=None)
+                checked = replace(checked, peers=None, cache_policy="keep-first")
         elif self.cache_policy != "keep-first":
             self._check_order_is_known(dataset)
         if self.offload is not None:

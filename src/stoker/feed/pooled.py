@@ -7,6 +7,7 @@ the dataset are raised in the place of their batch, deaths and `timeout` have to
 import itertools
 import os
 import queue
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -192,8 +193,9 @@ class PoolIter(MapIter):
 
     _shutdown_workers = close  # torch's name, which frameworks call
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():  # then the crew has ended, and modules may be empty already
+            self.close()
 
 
 class InTurnIter(PoolIter):

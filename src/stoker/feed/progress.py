@@ -101,6 +101,10 @@ class Progress:
         self.at_start: dict[str, Any] = {}
         self._next_epoch: int | None = None
         self._resume: dict[str, Any] | None = None
+        self.others: dict[str, Any] | None = None
+        """States of others that the epoch goes on from."""
+        self.goes_on = False
+        """Whether the latest iter() went on with an epoch that had begun."""
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iter() is."""
@@ -111,13 +115,20 @@ class Progress:
         """Whether the next iter() goes on with an epoch that was interrupted."""
         return self._resume is not None and self._resume["_num_yielded"] > 0
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the next iter() goes on from a state that was loaded."""
+        return self._resume is not None
+
     def begin(self, route: Route) -> tuple[int, int]:
         """Begin an epoch, or go on with an interrupted one. Returns its number, and how many samples of it are consumed."""
         resume, self._resume = self._resume, None
-        self.ended = False
+        self.ended, self.goes_on, self.others = False, False, None
         if resume is not None:
+            self.others = resume.get("streams")
             samplers = resume["samplers"]
-            if resume.get("begun", resume["_num_yielded"]):
+            self.goes_on = bool(resume.get("begun", resume["_num_yielded"]))
+            if self.goes_on:
                 route.restore(samplers)
             elif route.has_own_generator and "generator" in samplers:
                 # Between epochs only this is restored: the loop may have set an epoch, or a seed, for the next one.
@@ -166,6 +177,8 @@ class Progress:
         if 0 <= seen < counted:
             resume["samples"] = resume["samples"] // counted * seen
             resume["batches"] = seen
+        if resume.get("streams", {}).get("of", seen) != seen:
+            del resume["streams"]  # states of others belong to another batch: these are passed by count
 
 
 def check_state(state: Any, order: dict[str, Any]) -> None:

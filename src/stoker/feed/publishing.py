@@ -42,6 +42,7 @@ def publish_loader(loader: Any) -> Record | None:
         kind=loader.workers,
         script=script_name(),
         dataset=_name(loader.dataset),
+        cache=_cache(loader),
         **_seat(loader),
     )
     record = publish(facts)
@@ -57,6 +58,14 @@ def _seat(loader: Any) -> dict[str, Any]:
         return {}
     address = member.seat.address
     return {"group": member.seat.name, "stream": os.path.basename(address.folder), "member": address.member}
+
+
+def _cache(loader: Any) -> str:
+    """The name of the folder of the loader's cache, if it has one."""
+    if loader.cache is None:
+        return ""
+    cache = loader.here.caching.cache
+    return "" if cache is None or cache.folder is None else cache.folder.name
 
 
 def script_name() -> str:

@@ -45,7 +45,8 @@ class SeededInlineIter(MapIter):
     def _saw(self) -> None:
         if self._works.ordered:  # or else the user's sampler has failed
             self._progress.saw(self._works.ordered.popleft().samples)
-            self._ahead.took()
+            if self._ahead is not None:
+                self._ahead.took()
 
 
 class SeededPoolIter(PoolIter):
@@ -86,7 +87,7 @@ class SeededPoolIter(PoolIter):
 
     def _obtain(self) -> Any:
         if not self._works.ordered or self._works.ordered[0].parts == 1:
-            return super()._obtain()
+            return self._whole()
         ordered = self._works.ordered[0]
         while len(self._parts) < ordered.parts:
             self._parts.append(self._next_result())
@@ -102,8 +103,7 @@ class SeededPoolIter(PoolIter):
         if all(part.is_part and part.layout == parts[0].layout for part in parts):
             return pool.open_common(parts)
         self._works.forget(ordered)
-        # Worker threads draw from this process's generators at any time, so there is no state to go back to.
-        with contextlib.nullcontext() if self._here.positions.threads else generators_restored(), _one_thread():
+        with self._collating():
             lists = [None if part.is_part else pool.open(part) for part in parts]
             if all(type(samples) is list for samples in lists):
                 batch = self._here.merge(ordered.work, list(itertools.chain(*lists)))  # type: ignore[arg-type]
@@ -111,11 +111,28 @@ class SeededPoolIter(PoolIter):
                 batch = self._here.remake(ordered.work)
         return self._pinned(batch)
 
+    def _whole(self) -> Any:
+        """A batch that was ordered as a whole. If it comes as samples, from another host, they are collated here."""
+        made = self._made(self._next_result())
+        assert self._pool is not None
+        if made.rest is None:
+            return self._pool.open(made)
+        with self._collating():
+            batch = self._here.merge(self._works.ordered[0].work, self._pool.open(made))
+        return self._pinned(batch)
+
+    @contextlib.contextmanager
+    def _collating(self) -> Iterator[None]:
+        # Worker threads draw from this process's generators at any time, so there is no state to go back to.
+        with contextlib.nullcontext() if self._here.positions.threads else generators_restored(), _one_thread():
+            yield
+
     def _saw(self) -> None:
         if self._works.ordered:  # or else a worker has died after the last batch
             ordered = self._works.ordered.popleft()
             self._progress.saw(ordered.samples)
-            self._ahead.took(ordered.parts)
+            if self._ahead is not None:
+                self._ahead.took(ordered.parts)
 
 
 @contextlib.contextmanager

@@ -82,8 +82,6 @@ def _obstacle(loader: Any) -> str | None:
     """Why workers of other ranks cannot help, in words; "" if there is nothing to be said about it."""
     if not loader.num_workers or (_world(loader) == 1 and loader.offload is None):
         return ""
-    if loader.offload is not None and loader.seed is None:
-        return "without a seed a worker's random numbers go on from batch to batch: seed=n (stoker run --seed N)"
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return "a stream has no positions that another rank could begin at"
     if loader.workers != "processes":

@@ -59,6 +59,12 @@ worker_globals: dict[str, Any] = vars(_worker)
 """Where torch keeps its answer to `get_worker_info()`; see `worker_info.py`."""
 
 
+def create_fetchers_by(create: Callable[..., Any]) -> None:
+    """In a worker: from now on `create` is asked for fetchers, with torch's function before the arguments."""
+    make = DatasetKind.create_fetcher
+    DatasetKind.create_fetcher = staticmethod(lambda *arguments: create(make, *arguments))  # type: ignore[method-assign]
+
+
 def look_for_parent_every(seconds: float) -> None:
     """In a worker: set how often torch's loop wakes up to see whether the training process lives. Our watch needs none."""
     _worker.MP_STATUS_CHECK_INTERVAL = seconds  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from typing import Any
 from stoker.cache.intercept import Origin
 from stoker.errors import ConfigError
 from stoker.keeper import asking
+from stoker.keeper.bringing import Bringing
 from stoker.keeper.far import Far
 from stoker.keeper.messages import Said
 from stoker.keeper.peering import Peering
@@ -113,11 +114,11 @@ class Abroad:
         """A worker wants an item. It is answered by another thread."""
         key, folder, path = said.content.split(b"\0", 2)
         place = Path(os.fsdecode(folder))
-        queue = next((queue for queue in queues if queue.bringing.near.folder == place), None)
-        if queue is None or self._answering is None:
+        bringing = [queue.bringing for queue in queues if queue.bringing.near.folder == place]
+        if not bringing or self._answering is None:
             asking.answer(line, said.number, None, Origin.STORAGE)
             return
-        self._answering.submit(_give, line, said.number, queue, bytes.fromhex(key.decode()), path)
+        self._answering.submit(_give, line, said.number, bringing, bytes.fromhex(key.decode()), path)
 
     def state(self) -> list[dict[str, Any]]:
         """What others may see of it."""
@@ -175,10 +176,15 @@ def _begin(about: dict[str, Any]) -> Peering:
     raise ConfigError("; ".join(dict.fromkeys(errors)))
 
 
-def _give(line: socket.socket, number: int, queue: LoaderQueue, key: bytes, path: bytes) -> None:
+def _give(line: socket.socket, number: int, bringing: Sequence[Bringing], key: bytes, path: bytes) -> None:
+    """Give an item to a worker of one of the loaders that have the same cache; it is not known of which."""
+    first, *others = bringing
     try:
-        found = queue.bringing.give(key, path)
+        found = first.give(key, path)
     except (OSError, ItemDamagedError):
         found = None
+    if found is not None:
+        for other in others:
+            other.stager.given(other.latest_work, key)
     payload, origin = found if found is not None else (None, Origin.STORAGE)
     asking.answer(line, number, payload, origin)

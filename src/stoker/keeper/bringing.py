@@ -232,16 +232,18 @@ class Bringing:
             if staged is not None:
                 return staged[0], Origin.PEER if staged[1] else Origin.STORAGE
             given = self._give_from_afar(key) or self._give_from_storage(key, path)
-            if given is not None and self.near.reuse is not None:
-                self._stage_given(key, given[0])
+            if given is not None:
+                self._note_given(key, given[0])
             return given
         finally:
             self.near.claims.release([key])
 
-    def _stage_given(self, key: bytes, payload: Bytes) -> None:
-        """What a worker got is there when its batch is decided on."""
-        place = self.stager.reserve(self.latest_work, key, len(payload))
-        if place is not None:
+    def _note_given(self, key: bytes, payload: Bytes) -> None:
+        """What a worker got is not brought again. By the rule of reuse it is there when its batch is decided on."""
+        place = None if self.near.reuse is None else self.stager.reserve(self.latest_work, key, len(payload))
+        if place is None:
+            self.stager.given(self.latest_work, key)
+        else:
             self._stage(place, key, payload, is_used=True)
 
     def _give_from_afar(self, key: bytes) -> tuple[Bytes, Origin] | None:

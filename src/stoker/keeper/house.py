@@ -113,11 +113,11 @@ class House:
             bringing = Bringing(
                 near, stager, roots, fills_cache=bool(about["fills"]), is_shared=bool(about["peers"]), far=far
             )
-            opens = None
+            opens, log = None, 0
             if "notes" in more:
-                opens = self._recorded(near.folder, about, descriptors.pop(more.index("notes")))
+                opens, log = self._recorded(near.folder, about, descriptors.pop(more.index("notes")))
             shown = {"pid": pid, "rank": about["rank"], "loader": said.loader, "governed": bool(about["governed"])}
-            queue = LoaderQueue(shown, table, bringing, opens)
+            queue = LoaderQueue(shown, table, bringing, opens, log)
         except (OSError, KeyError, TypeError):
             return  # its cache is gone, perhaps: it goes on without
         finally:
@@ -133,20 +133,23 @@ class House:
     def _foretell(self, near: Near, far: Far, table: Table, roots: tuple[str, ...], told: Any, descriptor: int) -> None:
         """A loader knows what all ranks read: its cache is kept by reuse."""
         orders = orders_of(told, descriptor)
+        if near.reuse is not None and near.reuse.peering is not far.peering:
+            near.reuse.close()  # the other hosts are called by other names now, and the old ones may be gone
+            near.reuse = None
         if near.reuse is None:
             near.reuse = Reuse(near.store, near.budget, far.peering, table, roots, told)
         if near.reuse.digest == table.digest:
             near.reuse.orders_are(orders)
 
-    def _recorded(self, folder: Path, about: dict[str, Any], log: int) -> Opens:
-        """What loaders of such a dataset have recorded, with the log of one more."""
+    def _recorded(self, folder: Path, about: dict[str, Any], log: int) -> tuple[Opens, int]:
+        """What loaders of such a dataset have recorded, with the log of one more, and its number."""
         name = folder, str(about["files"])
         opens = self._opens.get(name)
         if opens is None:
             opens = self._opens[name] = Opens(int(about["samples"]))
-        opens.add(log)
+        number = opens.add(log)
         self._is_more_to_learn = opens.learn() or self._is_more_to_learn
-        return opens
+        return opens, number
 
     def _near(self, folder: Path) -> Near:
         near, users = self._nears.get(folder, (None, 0))
@@ -179,6 +182,8 @@ class House:
 
     def _let_go(self, queue: LoaderQueue) -> None:
         near = queue.bringing.near
+        if queue.opens is not None:
+            queue.opens.let_go(queue.log)
         self._abroad.leave(queue.bringing.far, near.folder)
         known, users = self._nears.get(near.folder, (None, 0))
         if known is near and users > 1:

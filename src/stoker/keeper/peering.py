@@ -254,8 +254,9 @@ class Peering:
                     self._directory.told(host, told.held, told.gone)
                     if neighbour.heard is not None:
                         neighbour.heard.append(told)
-                for watcher in self._watchers if told.held else ():
-                    watcher.told(told.held)
+        # It is asked for everything when this host is connected to it again. What it has taken over, it says only once.
+        for watcher in self._watchers if told.held else ():
+            watcher.told(told.held)
 
     def _gave(self, names: list[bytes]) -> None:
         for watcher in self._watchers:

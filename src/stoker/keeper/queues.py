@@ -48,6 +48,8 @@ class LoaderQueue:
     bringing: Bringing
     opens: Opens | None = None
     """What the samples were seen to open, if that is recorded. It counts for more than the table."""
+    log: int = 0
+    """The number of this loader's own record."""
     readers: int = 0
     """Readers that are assigned to it."""
     busy: int = 0

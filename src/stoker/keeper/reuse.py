@@ -45,7 +45,7 @@ class Reuse:
     def __init__(
         self, store: Store, budget: Budget, peering: Peering, table: Table, roots: tuple[str, ...], told: dict[str, Any]
     ) -> None:
-        self._store, self._budget, self._peering, self._table, self._roots = store, budget, peering, table, roots
+        self._store, self._budget, self.peering, self._table, self._roots = store, budget, peering, table, roots
         self.digest = table.digest
         """Of the files that are decided on. A loader of others keeps nothing in this cache."""
         self._orders: Orders | None = None
@@ -94,7 +94,7 @@ class Reuse:
 
     def close(self) -> None:
         """Decide on nothing any more."""
-        self._peering.unwatch(self)
+        self.peering.unwatch(self)
         self._events.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -133,7 +133,7 @@ class Reuse:
             too_much = self._cooperation.resume(samples, [known[name] for name in samples.values()])
             kept = {name for sample, name in samples.items() if sample not in too_much}
             self._left |= known.keys() - kept
-            self._peering.say(kept, ())
+            self.peering.say(kept, ())
             after = names[-1]
 
     def _begin(self, epoch: int) -> None:
@@ -176,12 +176,12 @@ class Reuse:
             self._cooperation.lost(lost)
             kept = [sample for sample in kept if sample not in lost]
         listed = set(choice.listed)
-        self._peering.say({items[sample][0][:KEY_BYTES] for sample in kept if sample in listed}, gone)
+        self.peering.say({items[sample][0][:KEY_BYTES] for sample in kept if sample in listed}, gone)
 
     def _give_up(self, names: Sequence[bytes]) -> list[int]:
         """Those of another host's samples that this host was listed for. Others hear that it is not any more."""
         found = [sample for sample in self._samples(names) if self._cooperation.policy.is_listed(sample)]
-        self._peering.say((), {self._name(sample) for sample in found})
+        self.peering.say((), {self._name(sample) for sample in found})
         return found
 
     def _served(self, names: Sequence[bytes]) -> None:
@@ -203,7 +203,7 @@ class Reuse:
         return [self._sizes.get(sample, 0) for sample in ids]
 
     def _holder(self, sample: int) -> int | None:
-        return self._peering.listed_host(self._name(sample))
+        return self.peering.listed_host(self._name(sample))
 
 
 def orders_of(told: dict[str, Any], descriptor: int) -> Orders:

@@ -24,9 +24,13 @@ _COUNTERS: tuple[tuple[str, str, Callable[[Seen], float]], ...] = (
     ("cache_faults_total", "Times that the cache could not do what it should.", lambda seen: seen.faults),
     ("cache_read_bytes_total", "Bytes that came from the cache.", lambda seen: seen.bytes_cache),
     ("storage_read_bytes_total", "Bytes that came from storage, as far as known.", lambda seen: seen.bytes_storage),
+    ("remote_samples_total", "Samples that other hosts have prepared.", lambda seen: seen.remote),
+    ("remote_received_bytes_total", "Bytes of the batches that came from there.", lambda seen: seen.remote_bytes),
 )
 _GAUGES: tuple[tuple[str, str, Callable[[Seen, float, float], float | None]], ...] = (
     ("workers", "Workers of the loader.", lambda seen, at, wall: seen.workers),
+    ("remote_workers", "Workers on other hosts.", lambda seen, at, wall: seen.remote_workers),
+    ("remote_ratio", "The part of all batches that they may prepare now.", lambda seen, at, wall: seen.remote_ratio),
     ("epoch", "The epoch that the loader is in.", lambda seen, at, wall: seen.epoch if seen.epoch >= 0 else None),
     (
         "epoch_progress_ratio",

@@ -24,12 +24,14 @@ from stoker.host import forks
 from stoker.host.locks import close_lock
 
 SIZE = 2048
-_MAGIC = b"stoker 2"
-_FACTS = struct.Struct("<8sqqQqqdq16s256s128s64s32s")
+_MAGIC = b"stoker 4"
+_FACTS = struct.Struct("<8sqqQqqdq16s256s128s64s32s32s")
 _WORDS_AT = 768
 _WORDS = struct.Struct("<QdQQ")  # number of the latest write, asked at, who is late, batches in an epoch
 _PLACES_AT = (1024, 1536)
-_COUNTERS = struct.Struct("<QQQdddQQQQQqqQdQQ")
+_COUNTERS = struct.Struct("<QQQdddQQQQQqqQdQQQdQQ")
+_REMOTE = "remote", "remote_bytes", "remote_ratio", "remote_workers"
+"""What is at the end of the counters."""
 _PID_BITS = 32
 _TRIES = 100
 
@@ -51,6 +53,10 @@ class PublishedMeter(Protocol):
     bytes_storage: int
     faults: int
     workers: int
+    remote: int
+    remote_bytes: int
+    remote_ratio: float
+    remote_workers: int
 
 
 class PublishedProgress(Protocol):
@@ -84,6 +90,8 @@ class Facts:
     """Tells those of one name apart."""
     member: int = -1
     """Which of the group it is."""
+    cache: str = ""
+    """The folder of its cache on the shelf, if it has one: loaders of the same data have the same."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -120,6 +128,12 @@ class Seen:
     """The worker that the loop has been waiting for for seconds, if it is known; else 0."""
     epoch_length: int
     """Batches in an epoch, if that is known; else 0."""
+    remote: int = 0
+    """Samples that other hosts have prepared."""
+    remote_bytes: int = 0
+    remote_ratio: float = 0.0
+    """The part of all batches that they may prepare now."""
+    remote_workers: int = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -177,6 +191,10 @@ class Record:
                 progress.batches,
                 at,
                 is_over,
+                meter.remote,
+                meter.remote_bytes,
+                meter.remote_ratio,
+                meter.remote_workers,
                 number,
             )
         except (struct.error, TypeError, OverflowError):
@@ -224,7 +242,7 @@ def facts_bytes(facts: Facts) -> bytes:
     rank = -1 if facts.rank is None else facts.rank
     numbers = facts.pid, facts.started, facts.namespace, rank, facts.number, facts.made_at, facts.member
     texts = _text(facts.kind, 16), _text(facts.script, 256), _text(facts.dataset, 128)
-    return _FACTS.pack(_MAGIC, *numbers, *texts, _text(facts.group, 64), _text(facts.stream, 32))
+    return _FACTS.pack(_MAGIC, *numbers, *texts, _text(facts.group, 64), _text(facts.stream, 32), _text(facts.cache, 32))
 
 
 def _text(text: str, most: int) -> bytes:
@@ -240,9 +258,9 @@ def read_facts(read: Read) -> Facts:
     if len(head) != _FACTS.size or not head.startswith(_MAGIC):
         raise ValueError("not a record of this version")
     _, pid, started, namespace, rank, number, made_at, member, *texts = _FACTS.unpack(head)
-    kind, script, dataset, group, stream = (text.rstrip(b"\0").decode("utf-8", "replace") for text in texts)
+    kind, script, dataset, group, stream, cache = (text.rstrip(b"\0").decode("utf-8", "replace") for text in texts)
     whose = pid, started, namespace, None if rank < 0 else rank, number, made_at
-    return Facts(*whose, kind, script, dataset, group, stream, member)
+    return Facts(*whose, kind, script, dataset, group, stream, member, cache)
 
 
 def read_record(read: Read, facts: Facts) -> Seen | None:
@@ -252,9 +270,9 @@ def read_record(read: Read, facts: Facts) -> Seen | None:
         first, *counters, last = _COUNTERS.unpack(read(_COUNTERS.size, _PLACES_AT[number & 1]))
         (after,) = struct.unpack("<Q", read(8, _WORDS_AT))
         if first == last == number == after:
-            *counts, left_at, is_over = counters
+            *counts, left_at, is_over = counters[: -len(_REMOTE)]
             is_late = asked_at > left_at and late >> _PID_BITS == counts[0] & 0xFFFFFFFF
             late_pid = late & ((1 << _PID_BITS) - 1) if is_late else 0
             values: list[Any] = [*counts, left_at, bool(is_over), asked_at, late_pid, length]
-            return Seen(facts, *values)
+            return Seen(facts, *values, *counters[-len(_REMOTE) :])
     return None

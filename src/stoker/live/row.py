@@ -33,6 +33,9 @@ class LoaderRow:
     """Samples per second, look by look."""
     group: GroupView | None = None
     """The group that it is in, if that could be looked at."""
+    remote: float | None = None
+    """Share of the samples that other hosts have prepared; None if none may."""
+    remote_bytes_per_s: float = 0.0
 
     @property
     def member(self) -> MemberView | None:

@@ -156,6 +156,8 @@ def measure(before: tuple[float, Seen] | None, after: tuple[float, Seen], *, has
         state=state,
         is_stalled=waiting_s >= max(STALL_S, _OVERDUE_STEPS * step_s),
         hint="",
+        remote=_remote(old, seen),
+        remote_bytes_per_s=max(0, seen.remote_bytes - old.remote_bytes) / span_s,
     )
     if row.is_stalled:
         return replace(row, hint=stall(row, ""))
@@ -165,7 +167,16 @@ def measure(before: tuple[float, Seen] | None, after: tuple[float, Seen], *, has
     return replace(row, hint=limit(row))
 
 
+def _remote(old: Seen, seen: Seen) -> float | None:
+    """The share of the samples that other hosts have prepared."""
+    if not seen.remote and not seen.remote_workers:
+        return None
+    samples = seen.samples - old.samples
+    return min(1.0, max(0, seen.remote - old.remote) / samples) if samples else 0.0
+
+
 def _at_first(seen: Seen) -> Seen:
     """The counters of a loader that has done nothing yet."""
-    counts: dict[str, Any] = dict.fromkeys(("batches", "samples", "hits", "misses", "bytes_cache", "bytes_storage"), 0)
+    names = "batches", "samples", "hits", "misses", "bytes_cache", "bytes_storage", "remote", "remote_bytes"
+    counts: dict[str, Any] = dict.fromkeys(names, 0)
     return replace(seen, **counts, wait_s=0.0, prep_s=0.0, fetch_s=0.0, left_at=0.0, asked_at=0.0)

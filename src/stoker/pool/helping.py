@@ -23,7 +23,7 @@ from stoker.pool.processes import LineExchange, Serving
 from stoker.pool.serving import Duty, Exchange, Result
 from stoker.pool.work import NOT_COMMON, Made, Work, work_of
 from stoker.pool.worker import SlotRoom, explain
-from stoker.slots import offers
+from stoker.slots import makers, offers
 from stoker.slots.area import Area
 from stoker.slots.lines import WorkerReports
 from stoker.slots.messages import Plain, framed, marshalled, opened
@@ -115,7 +115,7 @@ class Helping:
         self._lines = lines
         self._own_room = self._room = room
         self._own = OffersSeen(own)
-        self._name = offers.name_of(process.own())
+        self._name = makers.name_of(process.own())
         self._ranks: dict[Path, _Rank] = {}
         self._behind: set[Path] = set()
         """Ranks that were behind when this worker looked around last."""
@@ -243,7 +243,7 @@ class Helping:
         """
         if self._in_vain == _JUST_HELPED:
             return 0.0
-        if not self._ranks:
+        if not self._ranks and not self._own.about.get("relayed"):
             apart_s = _LOOK_FOR_RANKS_S
         else:
             apart_s = _RARELY_S if self._batch_s < _SHORT_BATCH_S else self._batch_s / _LOOKS_PER_BATCH

@@ -16,21 +16,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from stoker.pool.helping import Helping
 from stoker.pool.maker import Room
 from stoker.pool.processes import LineExchange, Serving
 from stoker.pool.serving import Duty, Exchange, Result
+from stoker.pool.traces import Traces
 from stoker.pool.work import Made, Work
 from stoker.pool.worker import SlotRoom
 from stoker.slots.offers import DRAWS, MAY_BE_HELPED, UNKNOWN
-from stoker.tensor.seeding import Generators
-from stoker.tensor.worker_info import notice_questions
 
 _PAUSE_S = 0.001
-_MOST_OBJECTS = 16
 
 
 class ServingInTurn(Serving):
@@ -56,8 +53,7 @@ class HelpingInTurn(Helping):
         super().__init__(lines, room, own)
         self._dataset = dataset
         self._is_unchanged = is_unchanged
-        self._states = Generators(), _Attributes(dataset)
-        self._questions = notice_questions()
+        self._traces = Traces(dataset)
         self._skipped: list[tuple[int, Work]] = []
         """Works of this worker that workers of other ranks have taken, in their order."""
         self._again: deque[tuple[int, Work]] = deque()
@@ -108,7 +104,7 @@ class HelpingInTurn(Helping):
 
     def publish(self, name: Any, result: Result) -> None:
         """Report a batch, unless it has to be made again later."""
-        draws = any([self._questions.were_asked(), *(state.moved() for state in self._states)])
+        draws = self._traces.were_left()
         if not isinstance(name, int):
             if draws:
                 self._undo(name.rank.room, result)
@@ -124,8 +120,7 @@ class HelpingInTurn(Helping):
                 assert self._given is not None
                 self._again.append((name, self._given[1]))
                 return
-            for state in self._states:
-                state.keep()
+            self._traces.keep()
         super().publish(name, result)
         self._made += 1
         now = self._own.state
@@ -150,52 +145,6 @@ class HelpingInTurn(Helping):
 
     def _undo(self, room: SlotRoom, result: Result) -> None:
         """Put everything back as it was before a batch, which nobody gets."""
-        for state in self._states:
-            state.restore()
+        self._traces.remove()
         if isinstance(result, Made) and result.place is not None:
             room.outbox.withdraw(result.place[1])
-
-
-class _Attributes:
-    """The attributes of a dataset as they were at a moment, and how long those are that can grow.
-
-    With those of objects that it consists of: a dataset within a `Subset`, or a transform.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._all: list[dict[str, Any]] = []
-        self._collect(dataset)
-        self.keep()
-
-    def _collect(self, thing: Any) -> None:
-        those = getattr(thing, "__dict__", None)
-        if type(those) is not dict or isinstance(thing, (type, ModuleType)) or len(self._all) == _MOST_OBJECTS:
-            return
-        if not any(those is known for known in self._all):
-            self._all.append(those)
-            for value in list(those.values()):
-                for part in value if type(value) in (list, tuple) and len(value) <= _MOST_OBJECTS else (value,):
-                    self._collect(part)
-
-    def keep(self) -> None:
-        """Remember them as they are now."""
-        self._kept = [(those, those.copy(), _lengths(those)) for those in self._all]
-
-    def moved(self) -> bool:
-        """Whether one is another object, or has grown or shrunk."""
-        for those, kept, lengths in self._kept:
-            if len(kept) != len(those) or any(those.get(name, self) is not value for name, value in kept.items()):
-                return True
-            if lengths != _lengths(those):
-                return True
-        return False
-
-    def restore(self) -> None:
-        """Put them back. What has grown stays so."""
-        for those, kept, _ in self._kept:
-            those.clear()
-            those.update(kept)
-
-
-def _lengths(those: dict[str, Any]) -> list[int]:
-    return [len(value) for value in those.values() if type(value) in (list, dict, set)]

@@ -13,6 +13,7 @@ import numpy as np
 import torch.utils.data
 
 from stoker.cache.notes import noted
+from stoker.internals.names import DatasetKind
 from stoker.pool.work import NOT_COMMON, AsItIs, Made, Work
 from stoker.slots.outbox import Outbox
 from stoker.tensor.dataset import advised
@@ -93,9 +94,10 @@ class PositionMaker:
 class CountingCollate:
     """The user's `collate_fn`, and how many samples it was given last."""
 
-    def __init__(self, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+    def __init__(self, collate_fn: Callable[[Any], Any], *, batched: bool, batch_size: int | None = None) -> None:
         self.collate_fn = collate_fn
         self.batched = batched
+        self.batch_size = batch_size
         self.samples = 0
 
     def __call__(self, samples: Any) -> Any:
@@ -118,6 +120,15 @@ class FetchMaker:
         ids = work.ids.view(np.ndarray) if type(work.ids) is AsItIs else noted(work.ids)
         made = room.put(partial(self._fetcher.fetch, ids), 1)
         return made._replace(samples=self._collate.samples)
+
+
+def fetching(dataset: Any, collate_fn: Callable[[Any], Any], *, batched: bool, drop_last: bool) -> FetchMaker:
+    """A maker without a seed for one worker, where it is going to work. It does what torch's fetcher does."""
+
+    def fetcher(collate: Callable[[Any], Any]) -> Any:
+        return DatasetKind.create_fetcher(DatasetKind.Map, dataset, batched, collate, drop_last)
+
+    return FetchMaker(fetcher, collate_fn, batched=batched)
 
 
 def count_samples(samples: Any) -> int:

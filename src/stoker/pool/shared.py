@@ -20,6 +20,8 @@ import torch
 from stoker.host import forks, process
 from stoker.host.sockets import check_same_user
 from stoker.memory import Memory
+from stoker.meter import Meter
+from stoker.plan import OFFLOAD_PARTS
 from stoker.pool.helping import SharedServing
 from stoker.pool.in_turn import ServingInTurn
 from stoker.pool.processes import LinePool, LoaderSlots
@@ -38,6 +40,9 @@ _CHUNK = 1 << 16
 class SharedPool(LinePool):
     """Worker processes over lines, helped by those of other ranks."""
 
+    is_to_be_timed = False
+    """Whether a relay wants to know what the loop takes if batches are ready."""
+
     def __init__(
         self,
         duty: Duty,
@@ -46,19 +51,23 @@ class SharedPool(LinePool):
         slots: LoaderSlots,
         folder: Path,
         job: str,
-        helped: Callable[[int], None],
+        meter: Meter,
         *,
         pins: bool,
+        is_relayed: bool = False,
         is_unchanged: Callable[[Any], bool] | None = None,
     ) -> None:
-        """Share with ranks of this job, which have entries in the folder. `helped` is called for each of their batches:
-        with the number of samples if it comes from another host, else with 0.
+        """Share with ranks of this job, which have entries in the folder. The meter is told of each of their batches. A
+        relay of this host (`stoker.remote`), if there is one, is told how long the loop waits, as the meter counts it.
 
         Without a seed, `is_unchanged` says of a dataset in a worker whether it is as it was before its first batch.
         """
         area = slots.inbox.area
         self._rows = area.rows
-        self._helped = helped
+        self._meter = meter
+        self._counted = meter.batches, meter.samples, meter.wait_s
+        self._is_relayed = is_relayed
+        self._timed = 0
         self._pins = pins
         self._helpers: dict[int, _Helper] = {}
         """By the rows that their batches seem to lie in: beyond those of own workers."""
@@ -73,6 +82,7 @@ class SharedPool(LinePool):
             "prefetch": area.prefetch,
             "address": address,
             "pid": process.own()[0],
+            "relayed": is_relayed,
         }
         state = MAY_BE_HELPED if is_unchanged is None else UNKNOWN
         self._offers = Offers(folder, about, state, rows_for(duty.workers * area.prefetch))
@@ -85,6 +95,7 @@ class SharedPool(LinePool):
         except BaseException:
             self._close_helpers()
             raise
+        self._offers.name_workers(self.crew.pids)
         self._open_own, self.open = self.open, self._open
         self._drop_own, self.drop = self.drop, self._drop
         self._reports.watch(self._listener.fileno(), self._accept)
@@ -101,6 +112,21 @@ class SharedPool(LinePool):
             return
         self._offers.offer(name, content)
         self._orders[worker].send(content)
+        if self._is_relayed:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Tell a relay how far the loop is, and hear what it has decided."""
+        meter, (batches, samples, wait_s) = self._meter, self._counted
+        self._offers.tell(meter.batches - batches, meter.samples - samples, int((meter.wait_s - wait_s) * 1e6))
+        ratio_ppm, meter.remote_workers, meter.remote_wanted, times, part = self._offers.heard()
+        meter.remote_ratio, meter.remote_part = ratio_ppm / 1e6, OFFLOAD_PARTS[part]
+        self.is_to_be_timed = times > self._timed
+
+    def time_loop(self, samples_per_s: float) -> None:
+        """Tell a relay what the loop takes if batches are ready."""
+        self._timed += 1
+        self._offers.tell_loop(self._timed, samples_per_s)
 
     def get(self, timeout_s: float) -> tuple[int, Result]:
         """The next result, and the name of its work. Raises `queue.Empty` after a time, and when a worker has ended."""
@@ -140,9 +166,10 @@ class SharedPool(LinePool):
         return []
 
     def _receive(self, helper: "_Helper") -> list[Any]:
-        reports = helper.receive()
+        was_remote, reports = helper.is_remote, helper.receive()
+        self.helpers += helper.is_remote - was_remote  # one more work ahead: a batch takes longer from another host
         if reports is None:
-            self.helpers -= 1
+            self.helpers -= 1 + helper.is_remote
             self._reports.forget(helper.connection.fileno())
             helper.connection.close()
             self._let_go(helper)
@@ -158,7 +185,7 @@ class SharedPool(LinePool):
         if made.place is None or made.place[0] < self._rows:
             return self._open_own(made)
         helper = self._helpers[made.place[0]]
-        self._helped(made.samples if helper.is_remote else 0)
+        self._meter.help(*((made.samples, made.place[3]) if helper.is_remote else (0, 0)))
         assert helper.opener is not None
         try:
             return helper.opener.open(made._replace(place=(0, *made.place[1:])))

@@ -17,6 +17,16 @@ from stoker.slots.messages import Plain, is_plain
 NOT_COMMON = -1
 """Stands for a slot where a batch that several workers prepare has none in common."""
 
+COLLATE = "collate"
+
+
+class Report:
+    """What a worker tells beside its batches."""
+
+    BEGUN = "begun"
+    ENDED = "ended"
+
+
 Pickled = tuple[bytes | Span, tuple[Span, ...]]
 
 
@@ -87,8 +97,10 @@ class Made(NamedTuple):
     is_part: bool = False
     """Whether others are filling the same slot."""
     batch: Any = None
-    rest: None = None
-    """What is left to be done on the device."""
+    rest: str | None = None
+    """What is left to be done in the training process: COLLATE, or nothing."""
+    state: Any = None
+    """The state of the worker's dataset after this batch, if it has one; see `pool/stateful`."""
 
 
 def listed(ids: Any) -> Sequence[Any]:

@@ -88,7 +88,11 @@ class Beginning:
         self.forked = forked
         self.cores = cores_near_device()
 
-    def __call__(self, number: int) -> Callable[[Any], None] | None:
+    def sent_to(self, number: int) -> "Beginning":
+        """What a worker gets that inherits nothing."""
+        return self
+
+    def __call__(self, number: int, reports: Any) -> Callable[[Any], None] | None:
         """Prepare this process. Returns a function to call with the indices of new orders, or None."""
         if self.cores is not None:
             with contextlib.suppress(OSError):  # a cpuset has become smaller meanwhile
@@ -106,10 +110,13 @@ class Beginning:
 class SlotCollate:
     """The `collate_fn` that torch's worker loop calls."""
 
-    def __init__(self, room: SlotRoom, collate_fn: Callable[[Any], Any], *, batched: bool) -> None:
+    def __init__(
+        self, room: SlotRoom, collate_fn: Callable[[Any], Any], *, batched: bool, batch_size: int | None = None
+    ) -> None:
         self.room = room
         self.collate_fn = collate_fn
         self.batched = batched
+        self.batch_size = batch_size
 
     def __call__(self, samples: Any) -> Any:
         """Collate into a slot and announce it."""
@@ -120,7 +127,7 @@ class SlotCollate:
 
 
 def noted_order(order: Any) -> Any:
-    """An order of torch's iterator, whose indices note what is opened where that is wanted."""
+    """An order of torch's iterator, whose indices note what is opened while that is wanted."""
     return (order[0], noted(order[1])) if type(order) is tuple and len(order) == 2 else order
 
 
@@ -179,9 +186,12 @@ class Opener:
     def open(self, made: Made) -> Any:
         """The batch over its slot, or the batch itself if it came without a slot."""
         if made.place is None:
-            return self._pinned(made.batch)
-        row, number, length, used = made.place
-        return self._open((row, number), length, used, made)
+            batch, is_pinned = made.batch, False
+        else:
+            row, number, length, used = made.place
+            memory, is_pinned = self.inbox.open((row, number), length, used)
+            batch = read(made.layout, made.pickled, memory)
+        return pin_memory(batch) if self._pins and not is_pinned else batch
 
     def drop(self, made: Made) -> None:
         """Free the slot of a batch that nobody will open. A common slot is freed by the epoch that it belongs to."""
@@ -192,12 +202,4 @@ class Opener:
         """The batch that several workers have filled together."""
         places = [part.place for part in parts if part.place is not None]
         row, number, _, used = places[0]
-        return self._open((row, number), max(length for _, _, length, _ in places), used, parts[0])
-
-    def _open(self, place: tuple[int, int], length: int, used: int, made: Made) -> Any:
-        memory, is_pinned = self.inbox.open(place, length, used)
-        batch = read(made.layout, made.pickled, memory)
-        return batch if is_pinned else self._pinned(batch)
-
-    def _pinned(self, batch: Any) -> Any:
-        return pin_memory(batch) if self._pins else batch
+        return self.open(parts[0]._replace(place=(row, number, max(length for _, _, length, _ in places), used)))

@@ -2,6 +2,7 @@
 
 from stoker.errors import ConfigError
 from stoker.extras import OFFLOAD
+from stoker.remote.cluster import is_cluster, parse_cluster
 from stoker.wire.secret import shared_secret
 
 _SCHEME = "tcp://"
@@ -11,12 +12,19 @@ def parse_address(text: str) -> tuple[str, int]:
     """The address in `tcp://HOST:PORT`, where this host listens for remote workers. Raises ConfigError."""
     host, colon, port = text.removeprefix(_SCHEME).rpartition(":")
     if not text.startswith(_SCHEME) or not colon or not host or not port.isdigit() or int(port) >= 1 << 16:
-        raise ConfigError(f"offload= is tcp://HOST:PORT, an address of this host that workers on others dial, not {text!r}")
+        raise ConfigError(
+            f"offload= is tcp://HOST:PORT, an address of this host that workers on others dial, or a Ray cluster's "
+            f"(ray://HEAD:PORT, auto), not {text!r}"
+        )
     return host.strip("[]"), int(port)
 
 
 def check(offload: str) -> None:
     """Raise ConfigError unless offload= can be used on this host."""
+    if is_cluster(offload):
+        parse_cluster(offload)
+        OFFLOAD.check()
+        return
     parse_address(offload)
     OFFLOAD.check()
     shared_secret()

@@ -20,15 +20,17 @@ class Parcel(NamedTuple):
     variables: dict[str, str | None]
     dtype: str
     folder: str
+    roots: tuple[str, ...]
+    """The folders of the dataset's files; () if its files are not to be asked for."""
     packages: dict[str, str]
     """Versions of the packages that the trainer has imported."""
     duty: bytes
 
 
-def pack(duty: bytes, variables: Mapping[str, str | None], modules: Mapping[str, Any]) -> bytes:
+def pack(duty: bytes, variables: Mapping[str, str | None], roots: tuple[str, ...], modules: Mapping[str, Any]) -> bytes:
     """The parcel of this process, as bytes."""
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-    return pickle.dumps(tuple(Parcel(dict(variables), dtype, os.getcwd(), _packages(modules), duty)))
+    return pickle.dumps(tuple(Parcel(dict(variables), dtype, os.getcwd(), roots, _packages(modules), duty)))
 
 
 def unpack(content: bytes) -> Parcel:

@@ -27,6 +27,11 @@ class Rank:
         self.workers = int(works.about["workers"])
         self.address = str(works.about["address"])
         self.has_gone = False
+        self.delivered = 0
+        """Batches of remote workers that it was given, unless they were left to own workers before."""
+        self.credit = 0.0
+        """How many works more may go away now."""
+        self.highest = 0
 
 
 class Delivery:

@@ -4,9 +4,11 @@
     JOIN    versions of what matters  ->
                                       <-  DUTY     the pickled duty
                                       <-  REFUSED  why, in words
-                                      <-  WORK     a work, marshalled
+                                      <-  WORK     which part of a work, and the work, marshalled
+    OPEN    a path                    ->           as often as that part needs it
+                                      <-  FILE     whether it is given, and its bytes
     MADE    what was made, the slot   ->
-    FAILED                            ->           it could not be made there; the trainer's host makes it
+    FAILED  DRAWS, or nothing         ->           it could not be made there; the trainer's host makes it
                                       <-  WORK     ...
 
 Rule: a payload that is going to be unpickled is covered by a digest in the body, which the frame's MAC covers. Other
@@ -24,6 +26,8 @@ from stoker.wire.channel import Channel
 from stoker.wire.frames import PAYLOAD_LIMIT, Frame, FrameError, Header
 
 _SUM = 8
+DRAWS = b"draws"
+"""Why something was not made: there is no seed, and it would have drawn."""
 
 
 class Word(enum.IntEnum):
@@ -36,6 +40,12 @@ class Word(enum.IntEnum):
     WORK = 19
     MADE = 20
     FAILED = 21
+    OPEN = 23
+    FILE = 24
+
+
+_LONG = frozenset({Word.DUTY, Word.MADE, Word.FILE})
+"""Only these have a payload."""
 
 
 def send(channel: Channel, word: Word, body: Bytes = b"", payload: Bytes | None = None) -> None:
@@ -51,7 +61,7 @@ def receive(channel: Channel, *words: Word) -> Frame | None:
     frame = channel.receive()
     if frame is None:
         return None
-    if frame.header.kind not in words or (frame.header.payload_bytes and frame.header.kind not in (Word.DUTY, Word.MADE)):
+    if frame.header.kind not in words or (frame.header.payload_bytes and frame.header.kind not in _LONG):
         raise FrameError(f"not what is due: {', '.join(word.name for word in words)}")
     return frame
 
@@ -64,6 +74,30 @@ def digest(payload: Bytes) -> bytes:
 def fits(size: int) -> bool:
     """Whether a payload is not too long for a frame."""
     return size <= PAYLOAD_LIMIT
+
+
+def pack_work(part: int, work: bytes) -> bytes:
+    """The body of WORK."""
+    return bytes([part]) + work
+
+
+def unpack_work(frame: Frame) -> tuple[int, bytes]:
+    """The number of the part, and the work."""
+    if not frame.body:
+        raise FrameError("not a work")
+    return frame.body[0], frame.body[1:]
+
+
+def pack_file(content: Bytes | None) -> bytes:
+    """The body of FILE: a sum of the file's bytes, or nothing if it is not given."""
+    return b"" if content is None else checksum(content).to_bytes(_SUM, "little")
+
+
+def is_given(frame: Frame, content: Bytes) -> bool:
+    """Whether a file is given. Raises FrameError if its bytes are not those that were sent."""
+    if frame.body and checksum(content).to_bytes(_SUM, "little") != frame.body:
+        raise FrameError("a file was damaged on its way")
+    return bool(frame.body)
 
 
 def pack_made(made: tuple[Any, ...], payload: Bytes, *, is_pickled: bool) -> bytes:

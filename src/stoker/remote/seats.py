@@ -14,9 +14,11 @@ from stoker.errors import ResourceError
 from stoker.memory import Bytes
 from stoker.meter import now
 from stoker.remote import said
+from stoker.remote.parts import PARTS, PREPARE, Parts
 from stoker.remote.ranks import Delivery, Rank
 from stoker.remote.said import Word
 from stoker.remote.versions import difference
+from stoker.slots.offers import DRAWS
 from stoker.wire.channel import Channel
 from stoker.wire.frames import Frame, FrameError
 
@@ -57,7 +59,7 @@ class Pace:
 
 
 class Seat:
-    """One connection. `wait` returns a task, or None at the end; `delivered` is told of each that a rank was sent."""
+    """One connection. `wait` returns a task, or None at the end; `delivered` is told of each that a rank is sent."""
 
     def __init__(
         self,
@@ -66,13 +68,23 @@ class Seat:
         pace: Pace,
         wait: Callable[["Seat"], Task | None],
         delivered: Callable[[Task], None],
+        parts: Parts | None = None,
     ) -> None:
         self._channel, self._fields, self._pace, self._wait, self._delivered = channel, fields, pace, wait, delivered
+        self._parts = parts or Parts()
         self._deliveries: dict[str, Delivery] = {}
         self.given = threading.Event()
         self.task: Task | None = None
+        self.part = ""
+        """What is done there of that work, or of the one before."""
         self.began = 0.0
         self.made = 0
+        self.worker = channel.name
+        """Whose connection it is."""
+        self.kind = ""
+        """On what that worker runs, in words."""
+        self.is_ready = False
+        self._busy_s = 0.0
 
     def is_late(self) -> bool:
         """Whether its work takes much longer than others took."""
@@ -81,12 +93,16 @@ class Seat:
             _LATE_S + _LATE_BATCHES * pace_s if pace_s else _FIRST_LATE_S
         )
 
+    def busy_s(self, at: float) -> float:
+        """How long it has had works so far."""
+        return self._busy_s + (at - self.began if self.task is not None else 0.0)
+
     def run(self, versions: dict[str, str], duty: Bytes) -> None:
         """Serve the worker until it goes, or the relay ends. Raises FrameError and OSError."""
         joined = said.receive(self._channel, Word.JOIN)
         if joined is None:
             return
-        there, has_duty = _introduction(joined)
+        there, has_duty, self.kind = _introduction(joined)
         why = difference(versions, there)
         if why:
             said.send(self._channel, Word.REFUSED, why.encode())
@@ -96,6 +112,7 @@ class Seat:
         self._channel.stream.deadline = now() + BEGINNING_S
         if said.receive(self._channel, Word.READY) is None:
             return
+        self.is_ready = True
         try:
             while (task := self._wait(self)) is not None:
                 try:
@@ -104,7 +121,7 @@ class Seat:
                     task.rank.works.give_back(task.number)
                     raise
                 finally:
-                    self.task = None
+                    self._busy_s, self.task = self.busy_s(now()), None
         finally:
             for delivery in self._deliveries.values():
                 delivery.close()
@@ -112,16 +129,28 @@ class Seat:
     def _do(self, task: Task) -> None:
         limit_s = max(_SILENT_S, _SILENT_BATCHES * self._pace.batch_s) if self.made else BEGINNING_S
         self._channel.stream.deadline = now() + limit_s
-        said.send(self._channel, Word.WORK, task.content)
-        frame = said.receive(self._channel, Word.MADE, Word.FAILED)
-        if frame is None:
-            raise ConnectionResetError("the remote worker has gone")
-        if frame.header.kind == Word.FAILED:
+        self.part = part = self._parts.now
+        said.send(self._channel, Word.WORK, said.pack_work(PARTS.index(part), task.content))
+        frame, files = self._answer_until_made(part)
+        is_made = frame.header.kind == Word.MADE
+        self._parts.note(part, files, frame.header.payload_bytes if is_made else None)
+        if not is_made:
+            if frame.body == said.DRAWS:
+                task.rank.works.state = DRAWS
             task.rank.works.give_back(task.number)
             return
         is_delivered = self._receive(task, frame)
         self._pace.took(now() - self.began)
         self.made += is_delivered
+
+    def _answer_until_made(self, part: str) -> tuple[Frame, int]:
+        """What the worker says of its work, and how many files it was given for it before."""
+        words, files = (Word.MADE, Word.FAILED, *((Word.OPEN,) if part == PREPARE else ())), 0
+        while (frame := said.receive(self._channel, *words)) is not None:
+            if frame.header.kind != Word.OPEN:
+                return frame, files
+            files += self._parts.files.answer(self._channel, frame)
+        raise ConnectionResetError("the remote worker has gone")
 
     def _receive(self, task: Task, frame: Frame) -> bool:
         total, made = said.unpack_made(frame)
@@ -142,13 +171,13 @@ class Seat:
                 task.rank.works.give_back(task.number)
                 return False
             del memory, room
+            self._delivered(task)
             try:
                 delivery.deliver(task.number, self._settled(made), self._fields.place)
             except OSError:  # the rank has gone, or takes no help any more
                 self._deliveries.pop(task.rank.address).close()
                 task.rank.works.give_back(task.number)
                 return False
-            self._delivered(task)
             return True
         finally:
             if delivery is not None:
@@ -173,10 +202,11 @@ class Seat:
         return found
 
 
-def _introduction(frame: Frame) -> tuple[dict[str, str], bool]:
-    """What a worker runs with, and whether it has the duty from another connection."""
+def _introduction(frame: Frame) -> tuple[dict[str, str], bool, str]:
+    """What a worker runs with, whether it has the duty from another connection, and on what kind of host it is."""
     try:
         found = json.loads(frame.body)
-        return {str(name): str(version) for name, version in found["versions"].items()}, bool(found["has_duty"])
+        versions = {str(name): str(version) for name, version in found["versions"].items()}
+        return versions, bool(found["has_duty"]), str(found["kind"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FrameError("a worker does not say what it runs with") from error

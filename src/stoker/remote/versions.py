@@ -3,6 +3,8 @@
 import platform
 from importlib import metadata
 
+from stoker.host.cores import usable_cores
+
 PACKAGES = ("stoker", "torch", "numpy", "pillow", "torchvision", "torchaudio")
 
 
@@ -15,6 +17,16 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def kind() -> str:
+    """On what a worker runs, so that what was measured of one holds for another: processor and cores."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return f"{names[0] if names else platform.machine()}, {usable_cores():g} cores"
 
 
 def difference(here: dict[str, str], there: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ is sent while the next is made. A process serves one relay: what a duty leaves b
 
 import contextlib
 import json
+import math
 import queue
 import sys
 import threading
@@ -19,13 +20,17 @@ from stoker.extras import OFFLOAD
 from stoker.memory import keep_freed
 from stoker.meter import Counts
 from stoker.pool.filling import Reducers
+from stoker.pool.maker import FetchMaker, Maker
 from stoker.pool.serving import Duty
-from stoker.pool.work import Made, Work, work_of
+from stoker.pool.traces import Traces
+from stoker.pool.work import COLLATE, NOT_COMMON, Made, Part, Work, work_of
 from stoker.pool.worker import SlotRoom
 from stoker.remote import parcel, said
+from stoker.remote.far import FarReads
+from stoker.remote.parts import PARTS, PREPARE, SAMPLES
 from stoker.remote.said import Word
 from stoker.remote.seats import BEGINNING_S
-from stoker.remote.versions import versions
+from stoker.remote.versions import kind, versions
 from stoker.slots.area import Area
 from stoker.slots.inbox import Inbox
 from stoker.slots.messages import opened
@@ -69,7 +74,10 @@ class _Given(NamedTuple):
     """A work, and where its batch has to go."""
 
     work: Work
-    results: "queue.SimpleQueue[Made | None]"
+    part: str
+    channel: Channel
+    results: "queue.SimpleQueue[Made | bytes]"
+    """Takes what was made, or why nothing was (see `said.FAILED`)."""
 
 
 class RemoteWorker:
@@ -80,19 +88,22 @@ class RemoteWorker:
         self._works: queue.SimpleQueue[_Given | None] = queue.SimpleQueue()
         self._name = fresh_name()
         self._has_said = False
+        self._began_ns = time.time_ns()
 
     def run(self) -> None:
         """Work until the relay has gone. Raises OSError if it is not there, RefusedError and ConfigError."""
         first = self._dial()
-        duty = self._join(first)
+        duty, far = self._join(first)
         duty.become_worker(0)
         maker = duty.begin_or_raise(0)
         room = RemoteRoom()
+        traces = Traces(duty.dataset) if isinstance(maker, FetchMaker) else None
         channels = [first]
         for _ in range(CONNECTIONS - 1):
             with contextlib.suppress(OSError):
-                channels.append(self._dial())
-                self._join(channels[-1], has_duty=True)
+                another = self._dial()
+                self._join(another, has_duty=True)
+                channels.append(another)
         for channel in channels:
             said.send(channel, Word.READY)
             channel.stream.deadline = None
@@ -109,10 +120,10 @@ class RemoteWorker:
                 under_way -= 1
                 continue
             try:
-                given.results.put(maker.make(given.work, room))
+                given.results.put(_make_the_same(maker, room, given, far, traces))
             except Exception:  # an error of the user's dataset: if it is one there, too, the trainer's own workers raise it
                 self._say(f"what cannot be made here is made on the trainer's host: {traceback.format_exc().rstrip()}")
-                given.results.put(None)
+                given.results.put(b"")
 
     def _say(self, what: str) -> None:
         """Say something once."""
@@ -125,7 +136,7 @@ class RemoteWorker:
 
     def _join(self, channel: Channel, *, has_duty: bool = False) -> Any:
         channel.stream.deadline = time.monotonic() + BEGINNING_S
-        said.send(channel, Word.JOIN, json.dumps({"versions": versions(), "has_duty": has_duty}).encode())
+        said.send(channel, Word.JOIN, json.dumps({"versions": versions(), "has_duty": has_duty, "kind": kind()}).encode())
         frame = said.receive(channel, Word.DUTY, Word.REFUSED)
         if frame is None:
             raise ConnectionResetError("the trainer's host has gone")
@@ -135,17 +146,21 @@ class RemoteWorker:
         channel.fill(memoryview(content))
         if said.digest(content) != frame.body:
             raise FrameError("the duty was damaged on its way")
-        return None if has_duty else unpickled(bytes(content))
+        return None if has_duty else unpickled(bytes(content), self._began_ns)
 
     def _serve(self, channel: Channel, room: RemoteRoom) -> None:
-        results: queue.SimpleQueue[Made | None] = queue.SimpleQueue()
+        results: queue.SimpleQueue[Made | bytes] = queue.SimpleQueue()
         try:
             while (frame := said.receive(channel, Word.WORK)) is not None:
-                work = opened(frame.body)[1]
-                self._works.put(_Given(work if type(work) is Work else work_of(work), results))
+                number, content = said.unpack_work(frame)
+                work = opened(content)[1]
+                work = work if type(work) is Work else work_of(work)
+                self._works.put(_Given(work, PARTS[number], channel, results))
                 made = results.get()
-                if made is None or made.place is None or not said.fits(made.place[3]):
-                    if made is not None and made.place is not None:
+                if isinstance(made, bytes):
+                    said.send(channel, Word.FAILED, made)
+                elif made.place is None or not said.fits(made.place[3]):
+                    if made.place is not None:
                         self._say("batches are too long to be sent, and are made on the trainer's host")
                         room.inbox.free(made.place[:2])
                     said.send(channel, Word.FAILED)
@@ -158,6 +173,32 @@ class RemoteWorker:
             self._works.put(None)
 
 
+def _make_the_same(maker: Maker, room: RemoteRoom, given: _Given, far: FarReads, traces: Traces | None) -> Made | bytes:
+    """Make a work, if it is the same wherever it is made: with a seed, or if it leaves no traces."""
+    if traces is None:
+        return _make(maker, room, given, far)
+    try:
+        made = _make(maker, room, given, far)
+        if not traces.were_left():
+            return made
+        if made.place is not None:
+            room.inbox.free(made.place[:2])
+        return said.DRAWS
+    finally:
+        traces.remove()
+
+
+def _make(maker: Maker, room: RemoteRoom, given: _Given, far: FarReads) -> Made:
+    """Make a work, or the part of it that is to be made here."""
+    work = given.work
+    if given.part == SAMPLES:  # as where several workers prepare a batch, but by one
+        return maker.make(work._replace(part=Part(NOT_COMMON, 0, len(work.indices))), room)._replace(rest=COLLATE)
+    if given.part == PREPARE:
+        with far.over(given.channel):  # its thread waits for this work
+            return maker.make(work, room)
+    return maker.make(work, room)
+
+
 def _send(channel: Channel, made: Made, inbox: Inbox) -> None:
     assert made.place is not None
     row, number, length, used = made.place
@@ -168,8 +209,8 @@ def _send(channel: Channel, made: Made, inbox: Inbox) -> None:
     said.send(channel, Word.MADE, said.pack_made(fields, payload, is_pickled=is_pickled), payload)
 
 
-def unpickled(content: bytes) -> Duty:
-    """The duty of a trainer that knows the secret, in surroundings like its own. Raises RefusedError."""
+def unpickled(content: bytes, began_ns: int) -> tuple[Duty, FarReads]:
+    """The duty of a trainer that knows the secret, in surroundings like its own, and its files. Raises RefusedError."""
     OFFLOAD.check()
     import cloudpickle
 
@@ -178,21 +219,22 @@ def unpickled(content: bytes) -> Duty:
     if why:
         raise RefusedError(f"batches could differ from those of the trainer's host: {why}")
     try:
-        duty: Duty = cloudpickle.loads(found.duty)
-        return duty
+        return cloudpickle.loads(found.duty), FarReads(found.roots, found.folder, began_ns)
     except Exception as error:  # whatever the user's modules raise
         raise RefusedError(f"the dataset cannot be used on this host: {type(error).__name__}: {error}") from error
 
 
-def main(address: Address, secret: bytes) -> None:
+def main(address: Address, secret: bytes, patience_s: float = math.inf) -> None:
     """Wait for a relay at an address, and serve it until it goes. Raises RefusedError and ConfigError."""
     keep_freed()
     checksum.load()
-    pause_s = _AGAIN_S
+    pause_s, began = _AGAIN_S, time.monotonic()
     while True:
         try:
             RemoteWorker(address, secret).run()
             return
-        except (OSError, FrameError):  # nobody is there yet
+        except (OSError, FrameError) as error:  # nobody is there yet
+            if time.monotonic() - began > patience_s:
+                raise RefusedError(f"{address[0]}:{address[1]} cannot be reached from this host: {error}") from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_AGAIN_S)

@@ -36,17 +36,17 @@ _NO_ANSWER = "the cost model has no answer for such rates"
 
 def html_report(profile: Profile, plan: str = "plan.toml", *, before: Profile | None = None) -> str:
     """The whole page, in ASCII. `plan` is the path of the plan for the commands; `before` makes it a comparison."""
-    scripts = [*charts_library(), *(_ours(name) for name in ("model.js", "charts.js", "page.js"))]
+    scripts = [*charts_library(), *(ours(name) for name in ("model.js", "charts.js", "page.js"))]
     profiles = [profile] if before is None else [before, profile]
     predicted = [_predicted(one) for one in profiles]
     now = predicted[-1]
     advice = _advice(profile, now)
     per, samples = _per(profiles)
-    text: str = _template().render(
+    text: str = template("page.html").render(
         title=f"{profile.script or 'a profile'} - stoker",
         script=profile.script or "(no script)",
-        css=_markup(_ours("page.css")),
-        allowed=_markup(" ".join(map(_hash, scripts))),
+        css=markup(ours("page.css")),
+        allowed=markup(" ".join(map(hash_of, scripts))),
         colour="line" if before else {"gpu": "compute"}.get(limit := verdict(profile).limit, limit),
         headline=words.headline(profile, before),
         lead=words.lead(profile),
@@ -70,8 +70,8 @@ def html_report(profile: Profile, plan: str = "plan.toml", *, before: Profile | 
         tables=[_compared(profiles, predicted), _measured(profiles)],
         notes=[f"{name}{note}" for name, one in _named(profiles) for note in one.notes],
         footer=_footer(profiles),
-        document=_markup(_json(_document(profiles, predicted, per, samples))),
-        scripts=[_markup(script) for script in scripts],
+        document=markup(json_text(_document(profiles, predicted, per, samples))),
+        scripts=[markup(script) for script in scripts],
     )
     return text.encode("ascii", "xmlcharrefreplace").decode()
 
@@ -91,24 +91,26 @@ def charts_library() -> tuple[str, ...]:
 # ---- putting a page together
 
 
-def _template() -> Any:
+def template(name: str) -> Any:
+    """One of our pages, to be filled: all text that it is given is escaped."""
     jinja2 = import_module("jinja2")  # only here: other commands start without it
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_visible
     )
-    return environment.from_string(_ours("page.html"))
+    return environment.from_string(ours(name))
 
 
 def _visible(value: Any) -> Any:
     return words.visible(value) if type(value) is str else value
 
 
-def _markup(text: str) -> Any:
+def markup(text: str) -> Any:
     """Text of our own that is not to be escaped."""
     return import_module("markupsafe").Markup(text)
 
 
-def _ours(name: str) -> str:
+def ours(name: str) -> str:
+    """A file of ours beside this one."""
     return _ascii(resources.files("stoker.report").joinpath(name).read_text("utf-8"))
 
 
@@ -117,11 +119,12 @@ def _ascii(script: str) -> str:
     return script.encode("ascii", "backslashreplace").decode()
 
 
-def _hash(script: str) -> str:
+def hash_of(script: str) -> str:
+    """How a page's policy allows a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-def _json(document: object) -> str:
+def json_text(document: object) -> str:
     """JSON that cannot end the element it stands in."""
     text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -239,14 +242,15 @@ def _footer(profiles: list[Profile]) -> list[str]:
         memory = f", {words.size(host.memory_bytes)} of memory" if host.memory_bytes else ""
         cores = words.many(host.cores, "core") if host.cores else "an unknown number of cores"
         lines.append(f"{name}Measured by stoker {profile.stoker} on {cores}{memory}, {host.device}.")
-    made = f"Page made by stoker {_version('stoker')}; charts by Bokeh {_version('bokeh')}."
+    made = f"Page made by stoker {version_of('stoker')}; charts by Bokeh {version_of('bokeh')}."
     about = (
         "Rates are samples per second, bands are 95\xa0% intervals. This file holds everything it shows, and asks nobody."
     )
     return [*lines, f"{made} {about}"]
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version of an installed package."""
     try:
         return version(package)
     except PackageNotFoundError:  # run from a folder that was not installed

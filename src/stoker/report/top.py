@@ -48,6 +48,7 @@ _COLUMNS = (
     _Column("FETCH/PREP", 10, 2),
     _Column("HITS", 5, 3),
     _Column("WORKERS", 7, 4),
+    _Column("REMOTE", 18, 3),
     _Column("EPOCH", 10, 6),
     _Column("LAST", 6, 1),
 )
@@ -69,6 +70,8 @@ def _loaders(rows: Sequence[LoaderRow], style: Style, height: int | None) -> lis
     columns: tuple[_Column, ...] = _COLUMNS
     if any(row.seen.facts.group for row in rows):
         columns = (_Column("GROUP", min(_MOST_GROUP, max(5, *(len(row.seen.facts.group) for row in rows))), 1), *_COLUMNS)
+    if all(row.remote is None for row in rows):
+        columns = tuple(column for column in columns if column.title != "REMOTE")
     unknown = {column.title for column in columns if all(one[column.title] == "-" for one in cells)}
     layout = _lay_out(columns, style.width, unknown, max(_places_of(_name(row)) for row in rows))
     titles = [fit("LOADER", layout.name_width), *(column.title.rjust(column.width) for column in layout.columns)]
@@ -209,9 +212,17 @@ def _cells(row: LoaderRow) -> dict[str, str]:
         "FETCH/PREP": "-" if row.fetch is None else f"{100 * row.fetch:.0f}/{100 - round(100 * row.fetch)} %",
         "HITS": percent(row.hits),
         "WORKERS": f"{seen.workers}{kind}" if seen.workers else "0",
+        "REMOTE": _remote(row),
         "EPOCH": epoch,
         "LAST": "-" if row.age_s is None else duration(row.age_s),
     }
+
+
+def _remote(row: LoaderRow) -> str:
+    """What other hosts prepare: the share of the samples, how many workers there are, and the bytes that come."""
+    if row.remote is None:
+        return "-"
+    return f"{percent(row.remote)} {row.seen.remote_workers}w {size(int(row.remote_bytes_per_s))}B/s"
 
 
 def percent(share: float | None) -> str:

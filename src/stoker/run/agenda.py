@@ -23,6 +23,7 @@ class Agenda:
         phase_s: float,
         deadline: float,
         peers: str = "",
+        offload: str = "",
         tell: Callable[[str, float], None],
         save: Callable[[], None],
     ) -> None:
@@ -31,6 +32,8 @@ class Agenda:
         self.iterations, self.phase_s, self.deadline = iterations, phase_s, deadline
         self.peers = peers
         """Hosts whose caches are measured, too, as HOST:PORT,..."""
+        self.offload = offload
+        """Where workers on other hosts dial this one, which are measured, too."""
         self.save = save
         """Called after every change of `found`."""
         self.step = ""

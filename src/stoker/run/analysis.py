@@ -180,6 +180,7 @@ class Analysis:
                 iterations=self._settings["iterations"],
                 phase_s=self._settings["phase_s"],
                 peers=self._settings["peers"],
+                offload=self._settings["offload"],
                 deadline=self._began + self._settings["limit_s"],
                 tell=self._tell,
                 save=self._save,

@@ -53,6 +53,9 @@ class Measured:
     cache: float = 0.0
     peer: float = 0.0
     """Samples per second from other hosts; 0 is unknown."""
+    remote: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    """By the part that workers on other hosts do: samples per second that they prepare, the processor time of this host for
+    each of them in parts of what preparing it takes, and how many workers there were."""
     cached: Series = field(default_factory=Series)
     cold: Series = field(default_factory=Series)
     cached_part: float = 0.0

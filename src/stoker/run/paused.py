@@ -4,6 +4,7 @@ This is done once: when the script pauses the loop to validate, or when the phas
 are warm.
 """
 
+import itertools
 import random
 import time
 from typing import Any
@@ -13,6 +14,7 @@ from stoker.host.cores import usable_cores
 from stoker.measure import files
 from stoker.run.afar import peer_rate
 from stoker.run.agenda import Agenda
+from stoker.run.elsewhere import remote_rates
 from stoker.run.preparing import Preparing
 from stoker.run.reading import Reading
 from stoker.run.subject import SampleIds, Subject
@@ -52,6 +54,9 @@ class Paused:
         paths = [path for some in storage.paths(ids) for path in some]
         self._make_warm(ids, paths)
         self._measure_prep()
+        if agenda.offload and agenda.has_time_for("offload", _RESERVED):
+            self._measure_offload()
+            agenda.finish("offload")
         reading = Reading(self._subject, agenda)
         if not storage.is_known:
             found.spread = reading.measure_spread(ids)
@@ -70,6 +75,15 @@ class Paused:
         if agenda.peers and storage.is_files and agenda.has_time_for("peers", _RESERVED):
             self._measure_peers(ids)
             agenda.finish("peers")
+
+    def _measure_offload(self) -> None:
+        found, agenda, subject = self._found, self._agenda, self._subject
+        agenda.say("preparing on other hosts")
+        loader = subject.offloaded(itertools.cycle(self._batches), agenda.offload)
+        remotes, trouble = remote_rates(loader, agenda.phase_s / 2)
+        if trouble:
+            found.note(f"preparation on other hosts was not measured: {trouble}")
+        found.remote = {part: (remote.rate, remote.cost, remote.workers) for part, remote in remotes.items()}
 
     def _measure_peers(self, ids: SampleIds) -> None:
         found, agenda, subject = self._found, self._agenda, self._subject

@@ -1,10 +1,11 @@
-"""Put our DataLoader where torch's was, and say at the end what it has done."""
+"""Put our DataLoader where torch's and torchdata's were, and say at the end what it has done."""
 
 import atexit
 import multiprocessing
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch.utils.data
@@ -16,7 +17,7 @@ from stoker.internals import expected
 from stoker.meter import Meter
 from stoker.plan import Plan
 from stoker.run.ending import has_failed
-from stoker.run.inject import SETTINGS
+from stoker.run.inject import SETTINGS, after_import
 from stoker.run.measured import Measured
 from stoker.run.restart.words import refuse, say
 from stoker.torch.loader import DataLoader
@@ -30,6 +31,7 @@ def replace(settings: dict[str, Any]) -> None:
         _leave_torchs(settings)
         return
     torch.utils.data.DataLoader = torch.utils.data.dataloader.DataLoader = DataLoader  # type: ignore[misc]
+    after_import("torchdata.stateful_dataloader", _replace_torchdatas)
     HOOKS.plan = Plan.of_values(settings.get("plan", {}))
     owner = os.getpid()
     closing = []
@@ -51,6 +53,12 @@ def replace(settings: dict[str, Any]) -> None:
         )
         closing.append(watcher.close)
     atexit.register(_end, owner, closing)
+
+
+def _replace_torchdatas(package: ModuleType) -> None:
+    """Ours keeps the states that torchdata's keeps, and goes on from what that wrote."""
+    for module in (package, sys.modules[f"{package.__name__}.stateful_dataloader"]):
+        module.StatefulDataLoader = DataLoader  # type: ignore[attr-defined]
 
 
 def _leave_torchs(settings: dict[str, Any]) -> None:

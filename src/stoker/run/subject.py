@@ -84,6 +84,15 @@ class Subject:
 
     def over(self, batches: Iterable[Any], workers: int, kind: str | None = None, *, cached: bool = False) -> Any:
         """An iterator over some batches with so many workers. In all else it is like the loader's own."""
+        return self._clone(batches, workers, kind, cached=cached)._iterate()
+
+    def offloaded(self, batches: Iterable[Any], address: str) -> Any:
+        """A loader over some batches that workers on other hosts prepare, too, as many as they can."""
+        return self._clone(batches, max(1, self.workers), "processes", cached=False, offload=address)
+
+    def _clone(
+        self, batches: Iterable[Any], workers: int, kind: str | None, *, cached: bool, offload: str | None = None
+    ) -> Any:
         loader = self.loader
         dataset = self._cached_dataset if cached and self._cached_dataset is not None else self.dataset
         order: dict[str, Any] = (
@@ -91,7 +100,8 @@ class Subject:
         )
         if workers:
             order |= {"prefetch_factor": self.prefetch or 2, "multiprocessing_context": loader.multiprocessing_context}
-        clone = DataLoader(
+        seed = 0 if loader.seed is None and offload is not None else loader.seed
+        return DataLoader(
             dataset,
             **order,
             num_workers=workers,
@@ -99,10 +109,10 @@ class Subject:
             pin_memory=loader.pin_memory,
             worker_init_fn=loader.worker_init_fn,
             workers=(kind or loader.workers) if workers else "processes",
-            seed=loader.seed,
-            plan=Plan(),
+            seed=seed,
+            offload=offload,
+            plan=Plan(offload_ratio=1.0),
         )
-        return clone._iterate()
 
     def keep(self, ids: SampleIds) -> None:
         """Put samples into a cache of ours. For a source whose bytes the kernel does not cache."""

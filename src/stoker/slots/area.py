@@ -39,13 +39,15 @@ SlotPlace = tuple[int, int]
 class Area:
     """The shared memory of one iterator: a row of slots for each worker, and a common one. Travels to workers."""
 
-    def __init__(self, workers: int, prefetch: int, *, memory: Memory | PrivateMemory | None = None) -> None:
+    def __init__(
+        self, workers: int, prefetch: int, *, memory: Memory | PrivateMemory | None = None, kept: int = KEPT_AS_VIEWS
+    ) -> None:
         self.workers = workers
         self.rows = workers + 1
         self.prefetch = prefetch
         self.usual = prefetch + 2  # batches under way, the one that the user has, and the next one
         # A worker takes the lowest free slot, so a high number means that the user keeps many batches.
-        self.lendable = self.usual + KEPT_AS_VIEWS
+        self.lendable = self.usual + kept
         self.slots = self.lendable + prefetch  # batches under way while all other slots are kept
         self._head_bytes = -(-self.rows * self.slots * 9 // PAGE) * PAGE
         self.stride = _STRIDE

@@ -6,13 +6,20 @@ import signal
 from collections.abc import Callable, Iterator
 from enum import Enum
 from multiprocessing.reduction import DupFd
-from typing import Any
+from typing import Any, Protocol
 
 from stoker.memory import Flag
 from stoker.slots.lines import Ends, OrderLine, ReportLines, WorkerOrders, WorkerReports
 
-Begin = Callable[[int], Callable[[Any], None] | None]
-"""Prepares a worker process, by its number. What it returns is told of indices as soon as they are ordered."""
+
+class Begin(Protocol):
+    """Prepares a worker process."""
+
+    def __call__(self, worker: int, reports: WorkerReports, /) -> Callable[[Any], None] | None:
+        """Prepare it, by its number and its line. What this returns is told of indices as soon as they are ordered."""
+
+    def sent_to(self, worker: int, /) -> "Begin":
+        """What is sent to a worker that inherits nothing."""
 
 
 def ids_of_torch(order: Any) -> Any:
@@ -38,7 +45,7 @@ def interrupts_held() -> Iterator[None]:
 
 
 class LinedContext:
-    """A multiprocessing context whose queues are lines, and whose processes call `begin(k)` before their target.
+    """A multiprocessing context whose queues are lines, and whose processes call `begin(k, reports)` before their target.
 
     torch's iterator asks it for these, in this order: the queue of results, the event that stops all workers, then a queue
     and a process for each worker. Plain reports become what `arrive(*values)` returns. If a report cannot be pickled,
@@ -164,7 +171,7 @@ class _Start:
         self.others = others
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Start, (self.begin, self.worker, self.rules, tuple(map(DupFd, self.own)), [])
+        return _Start, (self.begin.sent_to(self.worker), self.worker, self.rules, tuple(map(DupFd, self.own)), [])
 
     def __call__(self, target: Callable[..., None], *args: Any) -> None:
         reader, writer = (end if isinstance(end, int) else end.detach() for end in self.own)
@@ -174,11 +181,12 @@ class _Start:
             ends.close_writer()
         stop, explain, interruptible, ids_of, hand_out = self.rules
         orders = WorkerOrders(reader, ids_of, hand_out)
-        own = {_Own.ORDERS: orders, _Own.REPORTS: WorkerReports(writer, stop, explain)}
+        reports = WorkerReports(writer, stop, explain)
+        own = {_Own.ORDERS: orders, _Own.REPORTS: reports}
         try:
             if interruptible:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-            orders.foresee = self.begin(self.worker)
+            orders.foresee = self.begin(self.worker, reports)
             target(*(own[argument] if isinstance(argument, _Own) else argument for argument in args))
         except KeyboardInterrupt:
             pass  # the training process is interrupted too, and reports it

@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from stoker.host import forks
 from stoker.memory import PAGE, ByteArray, Mapping
@@ -26,15 +26,6 @@ class _Loan(weakref.ref[Lease]):
     mapping: Mapping
     place: SlotPlace
     used: int
-
-    def __new__(cls, lease: Lease, ended: Callable[["_Loan"], None], *_: object) -> Self:
-        return super().__new__(cls, lease, ended)
-
-    def __init__(self, lease: Lease, ended: Callable[["_Loan"], None], place: SlotPlace, used: int) -> None:
-        super().__init__(lease, ended)  # type: ignore[call-arg]
-        self.mapping = lease.mapping
-        self.place = place
-        self.used = used
 
 
 class Pins(Protocol):
@@ -124,7 +115,8 @@ class Inbox:
         if self.pins is not None:
             self._lock(self.pins, place, mapping, used)
         lease = lease_of(mapping)
-        loan = _Loan(lease, self._ended, place, used)
+        loan = _Loan(lease, self._ended)
+        loan.mapping, loan.place, loan.used = mapping, place, used
         self._loans[id(loan)] = loan
         return lease, self.pins is not None
 
@@ -151,7 +143,7 @@ class Inbox:
 
     def _ended(self, loan: _Loan) -> None:
         # May run inside the garbage collector, at any line of any thread: no lock, nothing that could wait.
-        if self.is_ours and self._loans.pop(id(loan), None) is not None:
+        if self._owner == self._getpid() and self._loans.pop(id(loan), None) is not None:
             if self.pins is None or self._closed:
                 self._free(loan.place)
             else:

@@ -10,6 +10,8 @@ MARSHALLED = b"plain:"
 """How a marshalled message begins; a pickle begins otherwise."""
 
 _PLAIN = frozenset({int, str, float, bool, type(None)})
+_WITHOUT_REFERENCES = 2
+"""The version of marshal's format to write. Later ones look up each value, in case it was written before."""
 
 
 class Plain(tuple[Any, ...]):
@@ -22,7 +24,7 @@ def is_plain(value: Any) -> bool:
     """Whether marshal gives back an equal value: exact plain types only. (It silently turns other buffers into bytes.)"""
     kind = type(value)
     if kind is list or kind is tuple:
-        return set(map(type, value)) <= _PLAIN or all(map(is_plain, value))
+        return _PLAIN.issuperset(map(type, value)) or all(map(is_plain, value))
     return kind in _PLAIN
 
 
@@ -33,7 +35,7 @@ def pickled(message: object) -> bytes:
 
 def marshalled(message: Any) -> bytes:
     """Marshal plain values."""
-    return MARSHALLED + marshal.dumps(message)
+    return MARSHALLED + marshal.dumps(message, _WITHOUT_REFERENCES)
 
 
 def opened(content: bytes) -> Any:

@@ -13,28 +13,25 @@ Nothing is locked. Two processes that begin a work at the same moment both make 
 process drops the second. It is never lost, because an own worker that has nothing to do takes up what is left. A process
 that was held up between looking at a row and writing to it finds another work there: it leaves that to the own workers.
 
-    0      what the rank says of itself, in JSON
-    4096   a row for each work under way: its number, who makes it, how long its description is; whether others may help
-    then   the descriptions, each in a place of its own
-
-A row is a line of the processor's cache, and descriptions are written to memory where that is known to be there: all this
+How the file is laid out is in `offer_rows`. Descriptions are written to memory where that is known to be there: this
 happens once in a batch, and a batch of small samples takes half a millisecond.
 """
 
 import contextlib
 import json
 import os
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stoker.errors import ResourceError
-from stoker.host import process
 from stoker.host.folders import add_entry, entries
 from stoker.host.locks import close_lock
 from stoker.memory import PAGE, Mapping
+from stoker.slots.makers import is_at_work, pid_of
+from stoker.slots.offer_rows import CACHE_LINE, CONTENTS_AT, MOST_ROWS, Heard, Rows, Told
 
 NOBODY, OWN, FOR_OWN, DONE, OVER = 0, -1, -2, -3, -4
 """Who makes a work, where that is not the process of another rank's worker."""
@@ -42,43 +39,13 @@ UNKNOWN, MAY_BE_HELPED, DRAWS = range(3)
 """Whether workers of other ranks may make a rank's batches."""
 ROWS = 32
 """How many works a rank has rows for, at least."""
-_MOST_ROWS = 256
 _FREE = -1
 _CONTENT_BYTES = 64 << 10
-_CACHE_LINE = 64
-_CONTENTS_AT = PAGE + -(-_MOST_ROWS * _CACHE_LINE // PAGE) * PAGE
-_PID_BITS = 22
-_PIDS = (1 << _PID_BITS) - 1
-
-
-def name_of(identity: tuple[int, int]) -> int:
-    """A process as a number above 0: its pid, and when it was started."""
-    pid, started = identity
-    return started << _PID_BITS | pid
-
-
-def _is_at_work(name: int) -> bool:
-    """Whether the process with this name lives and is not suspended."""
-    found = process.find(name & _PIDS)
-    return found is not None and found.started == name >> _PID_BITS and not found.is_dead and not found.is_stopped
 
 
 def rows_for(works: int) -> int:
     """How many rows a rank needs that orders so many works ahead. Those who help it may each have one more."""
-    return min(max(ROWS, 4 * works), _MOST_ROWS)
-
-
-class _Rows:
-    """The file in this process."""
-
-    def __init__(self, descriptor: int, count: int) -> None:
-        mapping = Mapping(descriptor, PAGE, _CONTENTS_AT - PAGE)
-        self.numbers, self.makers, lengths, states = np.ndarray((count, _CACHE_LINE // 8), np.int64, mapping.buffer).T[:4]
-        # One number is read and written faster through these.
-        self.number: Any = memoryview(self.numbers)
-        self.maker: Any = memoryview(self.makers)
-        self.length: Any = memoryview(lengths)
-        self.state: Any = memoryview(states[:1])
+    return min(max(ROWS, 4 * works), MOST_ROWS)
 
 
 class NotOfferedError(ResourceError):
@@ -92,13 +59,14 @@ class Offers:
         """Add an entry to a folder, which others find as long as this process lives."""
 
         def fill(descriptor: int) -> None:
-            os.posix_fallocate(descriptor, 0, _CONTENTS_AT)  # a full tmpfs is an error here, and a fatal signal later
-            os.ftruncate(descriptor, _CONTENTS_AT + rows * _CONTENT_BYTES)
+            os.posix_fallocate(descriptor, 0, CONTENTS_AT)  # a full tmpfs is an error here, and a fatal signal later
+            os.ftruncate(descriptor, CONTENTS_AT + rows * _CONTENT_BYTES)
             text = json.dumps({"rows": rows, **about}).encode()
             os.pwrite(descriptor, text.ljust(PAGE, b" "), 0)
-            table = np.full((rows, _CACHE_LINE // 8), _FREE, np.int64)
+            table = np.full((rows, CACHE_LINE // 8), _FREE, np.int64)
             table[:, 1] = OVER
             table[0, 3] = state
+            table[:, 4:7] = 0
             os.pwrite(descriptor, table.tobytes(), PAGE)
 
         try:
@@ -109,8 +77,8 @@ class Offers:
         # A mapping keeps its open file, and a lock on that, in forked children too. So this one is never locked.
         mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._rows = _Rows(mapped, rows)
-            self._contents = Mapping(mapped, _CONTENTS_AT, rows * _CONTENT_BYTES)
+            self._rows = Rows(mapped, rows)
+            self._contents = Mapping(mapped, CONTENTS_AT, rows * _CONTENT_BYTES)
         finally:
             os.close(mapped)
         self._memory: Any = memoryview(self._contents.buffer).cast("B")
@@ -144,7 +112,7 @@ class Offers:
         if length > _CONTENT_BYTES:
             return False
         try:
-            is_written = os.pwrite(self._descriptor, content, _CONTENTS_AT + place) == length
+            is_written = os.pwrite(self._descriptor, content, CONTENTS_AT + place) == length
         except OSError:
             return False  # the tmpfs is full. If there is room for a part, that is written, and there is no error
         if is_written:
@@ -155,7 +123,7 @@ class Offers:
         """The pid of another rank's worker that has taken a work; 0 if none has."""
         row = number % self._count
         maker = self._rows.maker[row] if self._rows.number[row] == number else NOBODY
-        return int(maker & _PIDS) if maker > 0 else 0
+        return pid_of(maker) if maker > 0 else 0
 
     @property
     def draws(self) -> bool:
@@ -170,6 +138,26 @@ class Offers:
         elif number in self._kept:
             self._kept.remove(number)
             self._kept_in[row] -= 1
+
+    def tell(self, batches: int, samples: int, waited_us: int) -> None:
+        """Say how far the loop is."""
+        words = self._rows.told
+        words[0], words[1], words[2] = batches, samples, waited_us
+
+    def tell_loop(self, timed: int, rate: float) -> None:
+        """Say what the loop took when it was last timed, in samples per second."""
+        words = self._rows.told
+        words[4], words[3] = int(rate * 1000), timed
+
+    def heard(self) -> Heard:
+        """What a relay says."""
+        words = self._rows.heard
+        return Heard(words[0], words[1], words[2], words[3], words[4])
+
+    def name_workers(self, pids: Sequence[int]) -> None:
+        """Say which processes are the rank's own workers."""
+        for place, pid in enumerate(pids[: self._count]):
+            self._rows.pids[place] = pid
 
     def close(self) -> None:
         """Remove the entry."""
@@ -190,7 +178,7 @@ class OffersSeen:
         try:
             self.about = json.loads(os.pread(self._descriptor, PAGE, 0))
             self._count = int(self.about["rows"])
-            self._rows = _Rows(self._descriptor, self._count)
+            self._rows = Rows(self._descriptor, self._count)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -204,6 +192,40 @@ class OffersSeen:
     def state(self, state: int) -> None:
         self._rows.state[0] = state
 
+    def told(self) -> Told:
+        """How far the loop is."""
+        words = self._rows.told
+        return Told(*(words[place] for place in range(len(Told._fields))))
+
+    def say(self, heard: Heard) -> None:
+        """Tell the rank something."""
+        words = self._rows.heard
+        for place, value in enumerate(heard):
+            words[place] = value
+
+    def pids(self) -> list[int]:
+        """The processes that are the rank's own workers."""
+        return [pid for pid in self._rows.pids.tolist() if pid]
+
+    def busy(self) -> int:
+        """How many own workers have something to do."""
+        return int(self._rows.makers.tolist().count(OWN))
+
+    def made(self) -> int:
+        """How many works are done, of all that were ordered."""
+        makers, numbers = self._rows.makers.tolist(), self._rows.numbers.tolist()
+        return int(max(numbers)) + 1 - sum(maker not in (DONE, OVER) for maker in makers)
+
+    def is_with(self, number: int, name: int) -> bool:
+        """Whether the worker with this name has a work."""
+        row = number % self._count
+        return bool(self._rows.number[row] == number and self._rows.maker[row] == name)
+
+    def has_queue(self) -> bool:
+        """Whether works wait for an own worker."""
+        makers = self._rows.makers.tolist()
+        return NOBODY in makers or FOR_OWN in makers
+
     def is_settled(self, number: int) -> bool:
         """Whether the batch of a work has arrived, which another rank's worker had taken."""
         row = number % self._count
@@ -213,7 +235,7 @@ class OffersSeen:
         """An own worker takes up a work that was given back, or whose worker is not at work any more."""
         row = number % self._count
         maker = self._rows.maker[row]
-        if maker != FOR_OWN and (maker <= 0 or _is_at_work(maker)):
+        if maker != FOR_OWN and (maker <= 0 or is_at_work(maker)):
             return False
         return self._set(number, OWN)
 
@@ -235,7 +257,7 @@ class OffersSeen:
         row = number % self._count
         if self._rows.number[row] != number or self._rows.maker[row] not in (NOBODY, FOR_OWN):
             return None
-        content = os.pread(self._descriptor, self._rows.length[row], _CONTENTS_AT + row * _CONTENT_BYTES)
+        content = os.pread(self._descriptor, self._rows.length[row], CONTENTS_AT + row * _CONTENT_BYTES)
         return content if self._set(number, name) else None
 
     def _set(self, number: int, maker: int) -> bool:
@@ -270,7 +292,7 @@ class OffersSeen:
 
     def are_all_busy(self, workers: int) -> bool:
         """Whether all workers of the rank have something to do."""
-        return bool(self._rows.makers.tolist().count(OWN) >= workers)
+        return self.busy() >= workers
 
     def give_back_if(self, number: int, name: int) -> None:
         """Leave a work to the rank's own workers, if the worker with this name still has it."""
@@ -287,7 +309,7 @@ class OffersSeen:
         for row, maker in enumerate(makers):
             if maker in (NOBODY, FOR_OWN):
                 found.append(self._rows.number[row])
-            elif maker > 0 and not _is_at_work(maker):
+            elif maker > 0 and not is_at_work(maker):
                 number = self._rows.number[row]
                 if self._rows.maker[row] == maker:
                     self._rows.maker[row] = FOR_OWN

@@ -32,7 +32,10 @@ class _Slot:
 
     def still_looked_at(self) -> bool:
         """Whether user code in the worker has kept something of the last batch."""
-        return any(lease() is not None for lease in self.leases)
+        for lease in self.leases:  # noqa: SIM110 (a generator would take longer than what it does)
+            if lease() is not None:
+                return True
+        return False
 
 
 class NoRoom(Exception):  # noqa: N818
@@ -61,14 +64,18 @@ class Outbox:
 
     def claim(self) -> bool:
         """Take a free slot, if possible the last one, whose pages are there. False when all slots are in use."""
-        self._give_back_unusual()
-        for slot in self._known_and_further_slots():
-            if not self._turns[slot.number] and not slot.still_looked_at():
-                break
-        else:
-            return False
-        self._begin(slot)
-        return True
+        if len(self._slots) > self.area.usual:
+            self._give_back_unusual()
+        turns = self._turns
+        for slot in self._slots:
+            if not turns[slot.number] and not slot.still_looked_at():
+                self._begin(slot)
+                return True
+        for slot in self._further_slots():
+            if not turns[slot.number]:
+                self._begin(slot)
+                return True
+        return False
 
     def join(self, number: int) -> bool:
         """Help to fill a slot of the common row, which the training process has claimed."""
@@ -165,8 +172,7 @@ class Outbox:
         slot.lease = lease_of(slot.mapping)
         slot.leases.append(weakref.ref(slot.lease))
 
-    def _known_and_further_slots(self) -> Iterator[_Slot]:
-        yield from self._slots
+    def _further_slots(self) -> Iterator[_Slot]:
         while len(self._slots) < self.area.slots:
             self._slots.append(_Slot(self.worker, len(self._slots), self._touched[len(self._slots)]))
             yield self._slots[-1]

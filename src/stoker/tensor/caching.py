@@ -74,6 +74,7 @@ class Caching:
         if self._steering is None:
             sizes = loader.dataset.source.sizes
             self._steering = Steering(loader.cache_policy, loader.cache, sizes, own, world)
+        self._steering.follow(own)
         return self._steering
 
     @contextlib.contextmanager

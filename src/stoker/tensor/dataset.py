@@ -103,7 +103,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         if self._cache is not None:
             return self._cache
         reads = intercept.current()
-        if reads is None or (self.is_private and not reads.cache.is_private):
+        if reads is None or reads.cache is None or (self.is_private and not reads.cache.is_private):
             return None  # its names of samples mean nothing in other jobs
         return reads.cache
 

@@ -30,25 +30,8 @@ from stoker.slots.outbox import Outbox
 Size = tuple[int, ...]
 Leaf = Callable[..., Any]
 
-TORCH_DTYPE: dict[np.dtype[Any], torch.dtype] = {
-    np.dtype(name): getattr(torch, name)
-    for name in [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
-}
+_NAMES = "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+TORCH_DTYPE: dict[np.dtype[Any], torch.dtype] = {np.dtype(name): getattr(torch, name) for name in _NAMES.split()}
 _DTYPES = sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str)
 _DTYPE_CODE = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _NUMPY_DTYPE = {dtype: name for name, dtype in TORCH_DTYPE.items()}
@@ -113,19 +96,21 @@ def leaves_in(outbox: Outbox, *, alike_everywhere: bool, instead_of: Mapping[Any
         def gather(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
             if outbox.claimed and _are_all(kind, batch):
                 _, room = outbox.room(8 * len(batch))
-                with contextlib.suppress(struct.error):  # a number that is too large
+                try:
                     struct.pack_into(f"={len(batch)}{code}", room, 0, *batch)  # type: ignore[arg-type]
-                    return tensor_over(room, dtype, (len(batch),))
+                except struct.error:  # a number that is too large
+                    return torch_gather(batch, collate_fn_map=collate_fn_map)
+                return tensor_over(room, dtype, (len(batch),))
             return torch_gather(batch, collate_fn_map=collate_fn_map)
 
         return gather
 
     def turn_tuples(batch: Sequence[tuple[Any, ...]], *, collate_fn_map: Any = None) -> Any:
         # The same as torch for plain tuples, but with one check that all lengths are equal.
-        columns = None
-        if _are_all(tuple, batch):
-            with contextlib.suppress(ValueError):
-                columns = list(zip(*batch, strict=True))
+        try:
+            columns = list(zip(*batch, strict=True)) if _are_all(tuple, batch) else None
+        except ValueError:
+            columns = None
         if columns is not None:
             return [collate(column, collate_fn_map=collate_fn_map) for column in columns]
         others = {kind: leaf for kind, leaf in collate_fn_map.items() if leaf is not turn_tuples}

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch.utils.data
 
-from stoker.feed.foretold import check_order_of_hosts
+from stoker.errors import ConfigError
+from stoker.feed.foretold import obstacle_to_reuse
 from stoker.feed.hooks import HOOKS
 from stoker.feed.options import Options, is_enabled, is_wanted
 from stoker.feed.progress import Progress, Route, TorchRoute
+from stoker.feed.resuming import NOTHING, check_workers, checked_interval, is_torchdatas, resuming_of
 from stoker.internals import expected
 from stoker.meter import LoaderStats, Meter
 from stoker.plan import Plan
@@ -78,6 +80,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
         workers: str = "processes",
         seed: int | None = None,
         cache: int | str | None = None,
@@ -119,6 +122,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._meter = Meter()
         self._progress = Progress()
         self._skip_batches = 0
+        self.snapshot_every_n_steps = checked_interval(snapshot_every_n_steps)
+        self._position: Any = None
+        self._resuming = NOTHING
         super().__init__(
             dataset,
             batch_size,
@@ -139,7 +145,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             in_order=in_order,
         )
         if self.peers and self.cache_policy == "reuse-distance" and is_enabled():
-            check_order_of_hosts(self)
+            obstacle = obstacle_to_reuse(self)
+            if obstacle and not options.is_policy_planned:
+                raise ConfigError(obstacle)
+            self.cache_policy = "keep-first" if obstacle else self.cache_policy
         if self.cache is not None and is_enabled():
             _ = self.here.caching  # so that what cannot be held is refused here
         if self.group is not None and is_enabled():
@@ -165,16 +174,20 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         resumed = self._progress.resumes
         before = torch.get_rng_state() if resumed and route.seeds_by_default else None
         self._progress.begin(route)
-        seen, replays = self._progress.batches, HOOKS.replays and self.num_workers > 0
-        if isinstance(self.dataset, torch.utils.data.IterableDataset):
-            replays = True
-        self._skip_batches = 0 if replays else seen
+        seen, others, self._position = self._progress.batches, self._progress.others, None
+        self._resuming = resuming_of(others, self.num_workers, before, is_fresh=not self._progress.goes_on)
+        is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
+        replays = not self._resuming.starts if is_stream else others is None and HOOKS.replays and self.num_workers > 0
+        replayed = seen if replays else self._resuming.replayed
+        is_placed = is_stream or self._resuming.sampler is not None
+        self._skip_batches = 0 if is_placed else seen - replayed + len(self._resuming.pending)
         iterator = super().__iter__()
         if seen:
-            _go_on(iterator, seen if replays else 0)
+            _go_on(iterator, replayed)
             self._skip_batches = 0
-        if before is not None:
+        if before is not None and self._resuming is not NOTHING:  # or the iterator has done so
             torch.set_rng_state(before)  # the epoch drew its random numbers when it began
+        self._resuming = NOTHING
         return iterator
 
     @property
@@ -212,13 +225,27 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the training loop, in JSON's terms. Batches that were prepared but not yet seen do not count."""
-        return self._progress.state(self._route(), self.seed)
+        state = self._progress.state(self._route(), self.seed)
+        if not self._progress.is_loaded and not self._by_position and self.group is None and is_enabled():
+            from stoker.feed.positions import part_of
+
+            if part := part_of(self, is_fresh=self._progress.ended):
+                state["streams"] = {"of": state["_num_yielded"], **part}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state at the next `iter()`. A state of another dataset, order or version is refused."""
         if state.get("_num_yielded") and is_wanted() and expected.difference() is not None:
             expected.refuse("going on from the middle of an epoch", "or begin the epoch anew")
+        if not self._by_position and is_enabled():
+            if is_torchdatas(state):
+                from stoker.feed.torchdata import adopted
+
+                state = adopted(state, self, {"seed": self.seed, **self._route().describe()})
+            check_workers(state.get("streams"), self.num_workers)
         self._progress.load(state, self._route(), self.seed)
+        if "streams" in state:
+            self._iterator = None  # persistent workers have gone on from elsewhere
         if self.group is not None and is_enabled():
             self.here.member.restore((state["epoch"], state["_num_yielded"]))
 
@@ -259,7 +286,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process (`here`), so that a loader can be pickled and copied at any time."""
-        return {name: value for name, value in self.__dict__.items() if name != "_here"}
+        kept = {name: value for name, value in self.__dict__.items() if name != "_here"}
+        if self._position is not None:
+            from stoker.feed.positions import FixedPosition
+
+            kept["_position"] = FixedPosition(self._position.part(is_fresh=self._progress.ended))
+        return kept
 
 
 def _go_on(iterator: Any, replayed: int) -> None:

@@ -24,14 +24,15 @@ def parse_addresses(text: str, least: int = 2) -> list[Address]:
 
 def local_addresses(addresses: Sequence[Address]) -> list[Address]:
     """Those of the addresses that are this host's: usually one. Raises ConfigError if none is."""
-    found = [address for address in addresses if _is_local(address[0])]
+    found = [address for address in addresses if is_local(address[0])]
     if not found:
         names = ", ".join(f"{host}:{port}" for host, port in addresses)
         raise ConfigError(f"this host is not among the peers {names}: name each by an address that it has")
     return found
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
+    """Whether a name or address is this host's."""
     with contextlib.suppress(OSError):
         for family, kind, _, _, (place, *_) in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind) as trial:

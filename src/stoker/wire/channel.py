@@ -6,6 +6,7 @@ changed, repeated, left out or sent back. One thread sends and one receives at a
 
 import hashlib
 import hmac
+import time
 
 from stoker.memory import Bytes
 from stoker.wire.frames import HEADER_BYTES, Frame, FrameError, Header, unpack_header
@@ -13,6 +14,8 @@ from stoker.wire.handshake import Session
 from stoker.wire.streams import Stream, fill
 
 _MAC_BYTES = 16
+_PIECE_BYTES = 1 << 20
+"""Of what is long, the time is noted whenever so much has come."""
 
 
 class Channel:
@@ -24,6 +27,8 @@ class Channel:
         """The other side's."""
         self._sending, self._receiving = session.sending_key, session.receiving_key
         self._sent = self._received = 0
+        self.heard_at = time.monotonic()
+        """When something came from the other side."""
 
     def head(self, header: Header, body: Bytes) -> bytes:
         """The next frame to send, but for its payload. It has to be sent before the next is made."""
@@ -37,6 +42,7 @@ class Channel:
         content = bytearray(HEADER_BYTES)
         if not fill(self.stream, memoryview(content)):
             return None
+        self.heard_at = time.monotonic()
         header = unpack_header(content)
         rest = bytearray(header.body_bytes + _MAC_BYTES)
         self.fill(memoryview(rest))
@@ -48,8 +54,10 @@ class Channel:
 
     def fill(self, room: memoryview) -> None:
         """Receive exactly as many bytes as there is room for. Raises OSError if there are fewer."""
-        if len(room) and not fill(self.stream, room):
-            raise ConnectionResetError("the connection ended within a frame")
+        for place in range(0, len(room), _PIECE_BYTES):
+            if not fill(self.stream, room[place : place + _PIECE_BYTES]):
+                raise ConnectionResetError("the connection ended within a frame")
+            self.heard_at = time.monotonic()
 
 
 def _mac(key: bytes, number: int, content: Bytes) -> bytes:

@@ -3,7 +3,9 @@
     asked --> answered
        \\--> given up (nobody waits any more; its answer is read and thrown away)
 
-Rule: whatever is not exactly the answer to what was asked ends the link. Asking never waits for the other side.
+Rule: whatever is not exactly the answer to what was asked ends the link. Asking never waits for the other side. A host that
+is asked for much over a slow link takes long, but is not silent: a request is late when nothing has come for its limit, or
+when it was sent several times as long ago.
 """
 
 import socket
@@ -25,6 +27,9 @@ from stoker.wire.streams import PlainStream, Stream, TlsStream
 _REQUESTS_BYTES = 1 << 19
 """What the kernel keeps of requests that the other side has not read. Asking never waits for room in it."""
 
+_MOST_LIMITS = 3
+"""A request is late after so many times its limit, even if the other side answers others meanwhile."""
+
 Read = Callable[[Frame, Channel], Any]
 """Reads the answer to one request. Raises FrameError and OSError."""
 
@@ -37,16 +42,37 @@ class Asked:
     count: int
     body: bytes
     read: Read
-    deadline: float
+    limit_s: float
+    """It is late when nothing comes from the other side for so long."""
+    heard_at: Callable[[], float]
+    """When something came from the other side."""
+    made_at: float = field(default_factory=time.monotonic)
+    sent_at: float | None = None
+    """None: it waits until others are answered."""
     has_place: bool = True
     """Whether it counts against the limit of requests under way."""
     result: Any = None
     """What `read` made of the answer; None if there is none."""
     done: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def deadline(self) -> float:
+        """When it is late, if nothing comes until then."""
+        if self.sent_at is None:
+            return max(self.made_at, self.heard_at()) + self.limit_s
+        return min(max(self.sent_at, self.heard_at()) + self.limit_s, self.sent_at + _MOST_LIMITS * self.limit_s)
+
+    @property
+    def left_s(self) -> float:
+        """How long it is until the deadline; 0 after it."""
+        return max(0.0, self.deadline - time.monotonic())
+
     def wait(self) -> bool:
         """Wait until it is settled. False: the deadline came first."""
-        return self.done.wait(max(0.0, self.deadline - time.monotonic()))
+        while not self.done.wait(self.left_s):
+            if not self.left_s:
+                return False
+        return True
 
 
 class Link:
@@ -67,6 +93,11 @@ class Link:
         self._has_ended = False
         self._thread = threading.Thread(target=self._receive, name="stoker-wire-link", daemon=True)
         self._thread.start()
+
+    @property
+    def heard_at(self) -> float:
+        """When something came from the other side."""
+        return self._channel.heard_at
 
     @property
     def under_way(self) -> int:

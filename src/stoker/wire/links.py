@@ -5,7 +5,8 @@
         ^                                   |
         +--- it answers a ping, in time ----+        tried again in the background, after pauses that grow
 
-Rule: a deadline decides where a read goes, never who is dead. Nobody waits for a connection, or for a suspect host.
+Rule: a deadline decides where a read goes, never who is dead. Nobody waits for a connection, or for a suspect host. As many
+requests are under way as are answered soon: over a slow link a long queue would make all of them late.
 """
 
 import ssl
@@ -22,6 +23,9 @@ _FIRST_AWAY_S, _LONGEST_AWAY_S = 0.02, 1.0
 _FIRST_LATE_S = 0.1
 _LONGEST_LATE_S = 5.0
 """The longest pause for a host that is connected but late, again and again: each time costs a read its deadline."""
+_SOON_S, _LATE_PART = 0.25, 0.5
+"""Requests that are answered so soon may be more. They are fewer after an answer that took half of the limit."""
+_FEWER = 0.7
 _GOOD_S = 10.0
 """Who has not been late for so long is tried again at once."""
 
@@ -48,6 +52,8 @@ class Links:
         """For those who wait because too many requests are under way."""
         self._links: list[Link] = []
         self._busy = 0
+        self._places = float(self._most_busy)
+        """How many requests may be under way now."""
         self._is_suspect = self._is_closed = False
         self._trouble: Exception | None = None
         self._late = self._connected = self._lost = 0
@@ -65,6 +71,10 @@ class Links:
         links = self._links
         return links[0].name if links else None
 
+    def heard_at(self) -> float:
+        """When something came from the host."""
+        return max((link.heard_at for link in self._links), default=0.0)
+
     def greet(self, limit_s: float) -> None:
         """Wait until they can be used. Raises ConfigError if secrets or versions differ, OSError at the limit."""
         with self._lock:
@@ -77,13 +87,14 @@ class Links:
         raise ConnectionError(f"{self._address[0]}:{self._address[1]} cannot be reached: {why}")
 
     def ask(self, asked: Asked) -> None:
-        """Send a request, if need be when another one is answered. It is settled at once if the host cannot be used."""
+        """Send a request, if need be when others are answered. It is settled at once if the host cannot be used."""
         with self._lock:
-            left = asked.deadline - time.monotonic()
-            if not self._answered.wait_for(lambda: not self.is_usable or self._busy < self._most_busy, left):
-                return  # its deadline is over
+            while not self._answered.wait_for(lambda: not self.is_usable or self._busy < int(self._places), asked.left_s):
+                if not asked.left_s:
+                    return  # the host is silent
             link = self._choose()
             self._busy += 1
+            asked.sent_at = time.monotonic()
         if link is None or not link.ask(asked):
             self._on_answer(asked)
             asked.done.set()
@@ -102,6 +113,7 @@ class Links:
         """An answer was late: nobody waits for this host any more, until it is back."""
         with self._lock:
             self._late += 1
+            self._places = max(1.0, _FEWER * self._places)
             if self._is_suspect:
                 return
             self._is_suspect = True
@@ -112,9 +124,14 @@ class Links:
 
     def _on_answer(self, asked: Asked) -> None:
         if asked.has_place:
+            took_s = time.monotonic() - (asked.sent_at or asked.made_at)
             with self._lock:
                 self._busy -= 1
-                self._answered.notify()
+                if took_s < _SOON_S:
+                    self._places = min(float(self._most_busy), self._places + 1)
+                elif took_s > _LATE_PART * asked.limit_s:
+                    self._places = max(1.0, _FEWER * self._places)
+                self._answered.notify(2)  # there may be a place more than before
 
     def _on_end(self, link: Link, left: list[Asked], reason: str) -> None:
         for asked in left:
@@ -154,8 +171,10 @@ class Links:
 
     def _mend(self, links: list[Link]) -> Exception | None:
         """Part with links that do not answer, and make those that are missing. Returns what is in the way."""
-        deadline = time.monotonic() + self._deadline_s
-        pings = [Asked(Kind.PING, 0, b"", read_pong, deadline, has_place=False) for _ in links]
+        pings = [
+            Asked(Kind.PING, 0, b"", read_pong, self._deadline_s, lambda link=link: link.heard_at, has_place=False)  # type: ignore[misc]
+            for link in links
+        ]
         for link, ping in zip(links, pings, strict=True):
             if not link.ask(ping):
                 ping.done.set()

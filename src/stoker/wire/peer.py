@@ -5,7 +5,6 @@ None in the answer, and is read elsewhere. Only `greet`, which a start may call,
 """
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,7 +151,7 @@ class Peer:
 
     def _ask(self, kind: Kind, count: int, body: bytes, read: Read, deadline_s: float | None) -> Asked:
         limit_s = self.deadline_s if deadline_s is None else deadline_s
-        asked = Asked(kind, count, body, read, time.monotonic() + limit_s)
+        asked = Asked(kind, count, body, read, limit_s, self._links.heard_at)
         self._links.ask(asked)
         return asked
 

@@ -18,6 +18,8 @@ from stoker.memory import Bytes
 
 _IDLE_S, _EVERY_S, _TIMES = 30, 10, 3
 _TIMEVAL = struct.Struct("@ll")
+_FAIR = (b"cubic", b"reno")
+"""Ways to share a link; the last may be used by everybody."""
 
 
 class Stream(Protocol):
@@ -189,5 +191,16 @@ def _tune(sock: socket.socket, patience_s: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _EVERY_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _TIMES)
+        _share_fairly(sock)
     seconds = int(patience_s)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(seconds, int((patience_s - seconds) * 1e6)))
+
+
+def _share_fairly(sock: socket.socket) -> None:
+    """Replace BBR, which gives some connections of a link next to nothing for a second. Their host waits meanwhile."""
+    if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(b"bbr"):
+        return
+    for way in _FAIR:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, way)
+            return

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from stoker.checkpoint.snapshot import generator_states, generators, set_generators
 from stoker.order import length_of
-from stoker.run.restart.record import LoaderRecord
+from stoker.run.restart.record import LoaderRecord, written
 from stoker.run.restart.rounds import Rounds
 
 _MOST_AHEAD = 16
@@ -100,7 +100,7 @@ class Followed:
             state["samples"] = self._samples[-1 - ahead]
         batches = used % self.length if self.is_endless and self.length else used
         states = self._states_ahead(ahead)
-        return LoaderRecord(epochs, first, state, batches, used, states, rounds, self.is_endless)
+        return LoaderRecord(epochs, first, written(state), batches, used, states, rounds, self.is_endless)
 
     def _states_ahead(self, ahead: int) -> tuple[str, ...]:
         """The generators before each of the last batches."""

@@ -17,7 +17,7 @@ from stoker.order import length_of
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.lookahead import Lookahead
 from stoker.run.restart.loops import Surroundings
-from stoker.run.restart.record import LoaderRecord, Position
+from stoker.run.restart.record import LoaderRecord, Position, written
 from stoker.run.restart.rounds import Rounds, watch_rounds
 
 NOW_AND_THEN = "a loader is read before some updates and not before others, and would begin anew"
@@ -163,7 +163,7 @@ class Loaders:
             return self.pending[key]
         first, followed, loader = self._first.get(key), self._followed(key), self._loader.get(key)
         if key in self.trains and (at_end or followed is None or followed.has_ended):
-            return LoaderRecord(epochs, first, self._loader[key].state_dict())
+            return LoaderRecord(epochs, first, written(self._loader[key].state_dict()))
         if followed is not None and not followed.has_ended:
             ahead = self._counts[key].ahead or 0 if key in self.trains else 0
             is_used = key in self.trains or followed.given

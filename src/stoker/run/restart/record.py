@@ -3,9 +3,11 @@
 This is read before the script is started, too, so nothing here needs torch.
 """
 
+import base64
 import contextlib
 import json
 import os
+import pickle
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,18 @@ class Position:
         if named is not None and named.value is not None:
             return named.value + self.is_past
         return max(self.loaders[key].epochs for key in self.trains) - 1 + self.is_past
+
+
+def written(state: dict[str, Any]) -> dict[str, Any]:
+    """A loader's state in plain values: what datasets and samplers gave may hold anything, and becomes text."""
+    others = state.get("streams")
+    return state if others is None else {**state, "streams": base64.b64encode(pickle.dumps(others, 5)).decode()}
+
+
+def read(state: dict[str, Any]) -> dict[str, Any]:
+    """Undo `written`. The directory belongs to this user, and what is in it was verified."""
+    others = state.get("streams")
+    return {**state, "streams": pickle.loads(base64.b64decode(others))} if isinstance(others, str) else state
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from stoker.run.restart.loaders import Loaders
 from stoker.run.restart.loops import Surroundings, Surveyor, innermost
 from stoker.run.restart.obstacles import Obstacles
 from stoker.run.restart.parts import Parts
-from stoker.run.restart.record import PART, LoaderRecord, Position, loaders_of_values, mark_finished, newest
+from stoker.run.restart.record import PART, LoaderRecord, Position, loaders_of_values, mark_finished, newest, read
 from stoker.run.restart.source import place_of
 from stoker.run.restart.updates import Updates
 from stoker.run.restart.words import refuse, say
@@ -220,7 +220,7 @@ class Watcher:
             self._start(followed)
             return
         try:
-            followed.loader.load_state_dict(state)
+            followed.loader.load_state_dict(read(state))
         except StokerError as error:
             refuse(str(error))
         self._start(followed, self._loaders.pending[followed.key])

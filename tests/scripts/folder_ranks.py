@@ -1,6 +1,6 @@
 """Trains on the files of a folder, on several ranks. Rank 0 prints every loss, to the last digit.
 
-torchrun ... folder_ddp.py FOLDER [--epochs N]
+torchrun ... folder_ranks.py FOLDER [--epochs N]
 """
 
 import argparse
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed
-from torch.nn.parallel import DistributedDataParallel
+from descent import descend
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
@@ -37,8 +37,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(8, 7))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model = torch.nn.Linear(8, 7)
     dataset = Folder(options.folder)
     sampler: Any = DistributedSampler(dataset, seed=3)
     loader = DataLoader(dataset, 8, sampler=sampler, num_workers=1)
@@ -46,9 +45,7 @@ def main() -> None:
         sampler.set_epoch(epoch)
         for inputs, labels in loader:
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            descend(model, loss)
             if torch.distributed.get_rank() == 0:
                 print("loss", epoch, loss.item(), flush=True)
         torch.distributed.barrier()

@@ -1,6 +1,6 @@
-"""One process of a training on files under DistributedDataParallel: prints its losses in full, and what was read ahead.
+"""One process of a training on files, on one rank or several: prints its losses in full, and what was read ahead.
 
-files_ddp.py FOLDER CACHE_DIR CACHE_BYTES listed|computed
+files_ranks.py FOLDER CACHE_DIR CACHE_BYTES listed|computed
 """
 
 import os
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.parallel import DistributedDataParallel
+import torch.distributed
+from descent import descend
 from torch.utils.data import Dataset, DistributedSampler
 
 import stoker
@@ -48,13 +49,12 @@ def main() -> None:
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)
     torch.manual_seed(7)
-    model: Any = torch.nn.Linear(16, 3)
+    model = torch.nn.Linear(16, 3)
     dataset = Files(folder) if kind == "listed" else Computed(folder)
     sampler: Any = None
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
-        model, sampler = DistributedDataParallel(model), DistributedSampler(dataset, seed=3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sampler = DistributedSampler(dataset, seed=3)
     loader = stoker.DataLoader(
         dataset, 8, shuffle=sampler is None, sampler=sampler, num_workers=2, cache=int(cache_bytes), cache_dir=cache_dir
     )
@@ -63,9 +63,7 @@ def main() -> None:
             sampler.set_epoch(epoch)
         for step, (inputs, labels) in enumerate(loader):
             loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            descend(model, loss)
             said = f"rank {os.environ.get('RANK', 0)} epoch {epoch} step {step} loss {loss.item().hex()}"
             print(f"{said}\n", end="", flush=True)  # one write: ranks share the output
     print(f"read ahead {loader.stats().read_ahead}", file=sys.stderr, flush=True)

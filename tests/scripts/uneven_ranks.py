@@ -1,6 +1,6 @@
 """Trains on several ranks, of which rank 0 has the dearest samples. Prints every loss of rank 0, to the last digit.
 
-torchrun --nproc-per-node 2 uneven_ddp.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies FOLDER] [--meets FOLDER]
+torchrun ... uneven_ranks.py [--draws] [--persistent] [--unequal] [--epochs N] [--dies FOLDER] [--meets FOLDER]
 
 With --dies the last rank is killed in its first attempt. Ranks then meet in that folder: in the store of torchrun's agent
 they may find addresses of the attempt before. With --meets it begins when the ranks of two jobs have their
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed
-from torch.nn.parallel import DistributedDataParallel
+from descent import descend
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 
@@ -57,8 +57,7 @@ def main() -> None:
         torch.distributed.init_process_group("gloo")
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(8, 2))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model = torch.nn.Linear(8, 2)
     dataset = Uneven(world, options.draws, options.meets and f"{options.meets}/prepared")
     sampler: Any = DistributedSampler(dataset, shuffle=False)
     workers = 1 + (rank % 2 if options.unequal else 0)
@@ -71,9 +70,7 @@ def main() -> None:
         sampler.set_epoch(epoch)
         for number, (pictures, labels) in enumerate(loader):
             loss = torch.nn.functional.cross_entropy(model(pictures), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            descend(model, loss)
             if options.dies and number == 6 and rank == world - 1 and attempt == "0":
                 os.kill(os.getpid(), signal.SIGKILL)
             if rank == 0:

@@ -1,0 +1,75 @@
+"""Measure how fast a script is by its cores and memory; the matrix that `stoker schedule submit --profile` takes.
+
+First `stoker analyze` is run on it, or a profile of that is taken. From that follows the matrix by the cost model. Then
+the script is run for some seconds at a time with other numbers of CPUs, at most eight in all, and the matrix is
+corrected by what is seen. It trains meanwhile: what it writes means nothing.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from stoker.errors import CommandError, ConfigError
+from stoker.profile import Profile, write_text
+from stoker.schedule.observing import Observed, observe
+from stoker.schedule.sensitivity import MOST_MEASUREMENTS, document, matrix_of, measured_counts
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write the matrix")
+    parser.add_argument("--analysis", metavar="FILE", help="a profile.json of `stoker analyze`, instead of analysing anew")
+    parser.add_argument("--cpus", metavar="N", type=int, help="the most for one GPU (default: those of this host)")
+    parser.add_argument(
+        "--core", metavar="F", type=float, default=1.0, help="what one CPU is of a core, as of `stoker schedule run`"
+    )
+    parser.add_argument(
+        "--measurements", metavar="N", type=int, default=MOST_MEASUREMENTS, help="at most so many (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--time", metavar="S", type=float, default=6.0, help="seconds for each, about (default: %(default)g)"
+    )
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS...]")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Analyse, observe, and write the matrix."""
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    most = options.cpus or int(max(1, len(os.sched_getaffinity(0)) / options.core))
+    if not words:
+        raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
+    if not 1 <= options.measurements <= MOST_MEASUREMENTS or most < 1 or options.core <= 0 or options.time <= 0:
+        raise ConfigError(f"--measurements is from 1 to {MOST_MEASUREMENTS}; --cpus, --core and --time are more than 0")
+    profile = Profile.load(options.analysis) if options.analysis else _analysed(words, options.time)
+    seen: dict[int, Observed] = {}
+
+    def measure(count: int) -> float:
+        seen[count] = observe(words, count * options.core, options.time)
+        print(f"{count} CPUs: {seen[count].rate:.3g} iterations per second", flush=True)
+        return seen[count].rate
+
+    rates = measured_counts(most, measure, options.measurements)
+    if not all(one.is_limited for one in seen.values()):
+        raise CommandError(
+            "the number of cores could not be limited here: it needs root, or a control group that was delegated"
+        )
+    process_gb = max(one.memory_bytes for one in seen.values()) / 1e9
+    matrix = matrix_of(profile, rates, process_gb, options.core)
+    facts = {"process_gb": process_gb, "dataset_gb": profile.dataset.bytes / 1e9, "measured": rates}
+    write_text(options.output, json.dumps(document(Path(words[0]).stem, matrix, facts), indent=1) + "\n")
+    print(f"It wants {matrix.wanted[0]:g} CPUs and {matrix.wanted[1]:.3g} GB for each GPU. Written: {options.output}")
+    return 0
+
+
+def _analysed(words: list[str], seconds: float) -> Profile:
+    with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
+        target = Path(folder) / "profile.json"
+        command = [sys.executable, "-m", "stoker", "analyze", "--json", str(target), "--time", str(seconds), "--", *words]
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode or not target.exists():
+            raise CommandError(f"the analysis ended with code {done.returncode}")
+        return Profile.load(target)

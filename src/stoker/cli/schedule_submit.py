@@ -1,0 +1,79 @@
+"""Submit a script to the scheduler; its job's number is printed.
+
+The job runs as `stoker run --seed N --checkpoint ... -- SCRIPT`, with this environment, in this folder. With a profile
+(`stoker schedule profile`) it is known what cores and memory do for it; without one it has its GPUs' share and nothing
+more.
+"""
+
+import argparse
+import getpass
+import os
+import sys
+from pathlib import Path
+
+from stoker.cli.schedule_places import add_place, opened
+from stoker.errors import CommandError, ConfigError
+from stoker.schedule.job import Server
+from stoker.schedule.matrix import Matrix
+from stoker.schedule.profiles import read_profiles
+from stoker.schedule.state import UNKNOWN_ITERATIONS, Wish
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    add_place(parser)
+    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="(default: %(default)s)")
+    parser.add_argument("--profile", metavar="FILE", help="what `stoker schedule profile` wrote")
+    parser.add_argument("--model", metavar="NAME", help="which of a profile's, if it has several")
+    parser.add_argument(
+        "--iterations",
+        metavar="N",
+        type=int,
+        default=UNKNOWN_ITERATIONS,
+        help="of the whole job: policies that go by time left need it",
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=1, help="as of `stoker run` (default: %(default)s)")
+    parser.add_argument("--cache", metavar="SIZE", help="as of `stoker run`")
+    parser.add_argument(
+        "--to-its-end", action="store_true", help="the script cannot be stopped and go on: its first lease lasts to its end"
+    )
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS...]")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Add the job to the state."""
+    words = options.words[1:] if options.words[:1] == ["--"] else options.words
+    if not words:
+        raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
+    if options.gpus < 1 or options.iterations < 1:
+        raise ConfigError("--gpus and --iterations must be 1 or more")
+    name, matrix = _matrix(options)
+    wish = Wish(
+        tuple(words),
+        os.getcwd(),
+        dict(os.environ),
+        matrix,
+        options.gpus,
+        options.iterations,
+        getpass.getuser(),
+        name,
+        options.seed,
+        not options.to_its_end,
+        ("--cache", options.cache) if options.cache else (),
+    )
+    state = opened(options, make=True)
+    print(state.submit(wish))
+    if not (Path(options.state) / "daemon.lock").exists():
+        print(f"stoker: no daemon has run there yet: stoker schedule run --state {options.state}", file=sys.stderr)
+    return 0
+
+
+def _matrix(options: argparse.Namespace) -> tuple[str, Matrix | None]:
+    if options.profile is None:
+        return "", None
+    models = read_profiles(Path(options.profile), [Server("", 1, 3.0, 1.0)])
+    if options.model is None and len(models) == 1:
+        return next((name, one.matrix) for name, one in models.items())
+    if options.model not in models:
+        raise ConfigError(f"{options.profile} has no model {options.model!r}: choose one of {', '.join(models)} by --model")
+    return options.model, models[options.model].matrix

@@ -1,0 +1,55 @@
+"""Say why a job has what it has, or waits, and what would change it."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from stoker.cli.schedule_places import add_place, opened
+from stoker.host.locks import close_lock, open_lock, take
+from stoker.schedule.state import KnownJob, State
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    add_place(parser)
+    parser.add_argument("job", metavar="JOB")
+    parser.add_argument("--history", action="store_true", help="what has happened to it, too")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the sentence."""
+    state = opened(options)
+    known = state.job(options.job)
+    print(_sentence(state, known, _has_daemon(Path(options.state))))
+    if options.history:
+        for at, lease, word in state.events(options.job):
+            when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+            print(f"  {when}  {f'lease {lease} ' if lease else ''}{word}")
+    return 0
+
+
+def _sentence(state: State, known: KnownJob, has_daemon: bool) -> str:
+    if known.status == "done":
+        return f"It is done, after {_leases(state, known)}."
+    if known.status == "cancelled" or known.wants_cancel:
+        return "It was cancelled." if known.status == "cancelled" else "It was cancelled, and is being ended."
+    if known.status == "failed":
+        code = f" with code {known.code}" if known.code is not None else ""
+        return f"It failed{code}: {known.word}."
+    if not has_daemon:
+        return "No daemon looks at it now: `stoker schedule run` with the same --state goes on. " + known.why
+    return known.why or "It waits for the daemon, which has not seen it yet."
+
+
+def _leases(state: State, known: KnownJob) -> str:
+    count = len(state.leases(known.job.id, living=False))
+    return f"{count} lease{'' if count == 1 else 's'}"
+
+
+def _has_daemon(folder: Path) -> bool:
+    lock = open_lock(folder / "daemon.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        return not take(lock)
+    finally:
+        close_lock(lock)

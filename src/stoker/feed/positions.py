@@ -1,0 +1,233 @@
+"""How far each worker's stream was seen by the training loop, and which states belong to that.
+
+A position belongs to one iterator, outlives it, and is asked by the loader's `state_dict()`. States lie here as they came
+from the worker, and are opened only when somebody asks.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stoker.batch import unpack
+from stoker.feed.sampled import Sampled
+from stoker.pool.start import Start
+from stoker.pool.stateful import Asked, ask, is_stateful
+from stoker.pool.work import Report
+from stoker.slots.inbox import Inbox
+
+Part = dict[str, Any]
+"""The part of a loader's state that is about states of others."""
+
+
+class ArrivedState:
+    """A state as it came from a worker."""
+
+    __slots__ = ("_memory", "_packed", "_used", "content", "has_ended")
+
+    def __init__(
+        self, inbox: Inbox, has_ended: bool, content: bytes | None = None, place: Any = None, packed: Any = None
+    ) -> None:
+        self.has_ended = has_ended
+        self.content = content
+        self._packed = packed
+        self._memory: Any = None if place is None else inbox.open(place[:2], *place[2:])[0]
+        self._used = 0 if place is None else place[3]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it differs from the one before."""
+        return self.content is not None or self._packed is not None
+
+    def open(self) -> Asked:
+        """What the dataset gave. Every call gives a copy of its own."""
+        if self.content is not None:
+            return Asked(*pickle.loads(self.content))
+        stream, pieces = self._packed
+        return Asked(*unpack(stream, pieces, np.array(self._memory[: self._used], subok=False)))
+
+
+class _Seen:
+    """What the training loop has seen of one worker."""
+
+    __slots__ = ("batches", "final", "given", "has_begun", "has_ended", "since", "state")
+
+    def __init__(self, start: Start) -> None:
+        self.given = start
+        """What it went on from, until a state of its own has come."""
+        self.batches, self.since, self.has_ended = start.batches, start.since, start.has_ended
+        self.state: ArrivedState | None = None
+        self.final: ArrivedState | None = None
+        self.has_begun = False
+
+    @property
+    def goes_on_from_a_state(self) -> bool:
+        """Whether it was given one. What was given holds: some datasets go on from it only with their first item."""
+        return self.given.dataset is not None or self.given.iterator is not None
+
+    def asked(self) -> Asked:
+        return Asked(self.given.dataset, self.given.iterator) if self.state is None else self.state.open()
+
+    def take(self, state: ArrivedState) -> None:
+        self.has_ended = state.has_ended
+        if state.is_new:
+            self.state = state
+
+
+class WorkersPosition:
+    """The position of an iterator with workers."""
+
+    def __init__(self, sampled: Sampled | None, *, has_states: bool, persists: bool) -> None:
+        self._sampled = sampled
+        self._has_states = has_states
+        """Whether workers own something that is asked for its state; not so if only a sampler is."""
+        self._persists = persists
+        self._workers: list[_Seen] = []
+        self._generation = 0
+        self._next_worker = 0
+        self._ordered: dict[int, tuple[Any, Part | None]] = {}
+        self._highest = -1
+        self._sampler: Part | None = None
+        self.complete: Callable[[], None] | None = None
+        """Waits until all workers have told how they begin; None when there is nobody to wait for."""
+
+    def begin(self, starts: Sequence[Start], next_worker: int) -> None:
+        """An epoch begins."""
+        self._workers = [_Seen(start) for start in starts]
+        self._generation += 1
+        self._next_worker = next_worker
+        self._ordered.clear()
+        self._highest, self._sampler = -1, None
+
+    def told(self, what: str, worker: int, generation: int, state: ArrivedState | None) -> None:
+        """A worker has told how it begins, or how it ended."""
+        if generation != self._generation:
+            return  # of an epoch that was left early
+        seen = self._workers[worker]
+        if what == Report.BEGUN:
+            seen.has_begun = True
+            if state is not None and not seen.goes_on_from_a_state:
+                seen.state, seen.since = state, 0
+        elif state is not None and state.is_new:
+            seen.final = state
+
+    @property
+    def have_begun(self) -> bool:
+        """Whether all workers have told how they begin."""
+        return all(seen.has_begun for seen in self._workers)
+
+    def saw(self, worker: int, state: ArrivedState | None) -> None:
+        """The training loop got a batch, or an error in its place."""
+        seen = self._workers[worker]
+        seen.batches += 1
+        if state is None:
+            seen.since += 1
+        else:
+            seen.since = 0
+            seen.take(state)
+        self._next_worker = worker + 1
+
+    def ordered(self, number: int, index: Any) -> None:
+        """A batch of these indices was ordered."""
+        self._ordered[number] = index, None if self._sampled is None else self._sampled.state()
+
+    def saw_all_but(self, due: dict[int, Any]) -> None:
+        """The training loop got a batch: the one that was ordered and is not due any more."""
+        for number in [number for number in self._ordered if number not in due]:
+            _, state = self._ordered.pop(number)
+            if number > self._highest:
+                self._highest, self._sampler = number, state
+
+    def part(self, *, is_fresh: bool) -> Part:
+        """What a loader's state says of this position."""
+        if is_fresh:
+            return self._part_between_epochs()
+        if self.complete is not None and self._has_states:
+            self.complete()
+        part: Part = {}
+        if self._has_states:
+            states = [_written(seen.batches, seen.since, seen.has_ended, seen.asked()) for seen in self._workers]
+            workers = len(self._workers)
+            part = {"workers": workers, "next_worker": self._next_worker % workers, "states": states}
+        pending = [index for number, (index, _) in self._ordered.items() if number < self._highest]
+        if pending:
+            part["pending"] = pending
+        if self._sampled is not None and self._highest >= 0:
+            part["sampler"] = self._sampler
+        return part
+
+    def _part_between_epochs(self) -> Part:
+        part: Part = {}
+        if self._persists and self._has_states:
+            finals = [seen.asked() if seen.final is None else seen.final.open() for seen in self._workers]
+            states = [_written(0, 0, False, asked if asked.is_same else asked._replace(iterator=None)) for asked in finals]
+            if any(len(state) > _COUNTS for state in states):
+                part = {"workers": len(states), "next_worker": 0, "states": states}
+        return part
+
+
+_COUNTS = 3
+
+
+def _written(batches: int, since: int, has_ended: bool, asked: Asked) -> Part:
+    state: Part = {"batches": batches, "since": since, "ended": has_ended}
+    if asked.dataset is not None:
+        state["dataset"] = asked.dataset
+    if asked.iterator is not None:
+        state["iterator"] = asked.iterator
+    return state
+
+
+class InlinePosition:
+    """The position of an iterator without workers: all is here, and asked when the loader is."""
+
+    def __init__(self, fetcher: Any, progress: Any, sampled: Sampled | None) -> None:
+        is_iterable = hasattr(fetcher, "dataset_iter")
+        has_state = is_stateful(fetcher.dataset) or is_stateful(getattr(fetcher, "dataset_iter", None))
+        self._fetcher = fetcher if has_state else None  # what has no state is not kept from being closed
+        self._counts = is_iterable and not has_state
+        self._progress = progress
+        self._sampled = sampled
+
+    def part(self, *, is_fresh: bool) -> Part:
+        """What a loader's state says of this position."""
+        if is_fresh:
+            return {}
+        part: Part = {}
+        batches = self._progress.batches
+        if self._fetcher is not None:
+            state = _written(batches, 0, getattr(self._fetcher, "ended", False), copy.deepcopy(ask(self._fetcher)))
+            part = {"workers": 0, "next_worker": 0, "states": [state]}
+        elif self._counts:
+            part = {"workers": 0, "next_worker": 0, "states": [_written(batches, batches, False, Asked())]}
+        if self._sampled is not None and batches:
+            part["sampler"] = self._sampled.state()
+        return part
+
+
+class FixedPosition:
+    """The position of a loader that was copied: it says what the original's did."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+
+    def part(self, *, is_fresh: bool) -> Part:
+        """What a loader's state says of this position."""
+        return self._part
+
+
+def part_of(loader: Any, *, is_fresh: bool) -> Part:
+    """What a loader's state says of the states of others; empty where nobody has one."""
+    position = loader._position
+    part: Part = {} if position is None else position.part(is_fresh=is_fresh)
+    if is_fresh and not isinstance(position, FixedPosition):
+        dataset = loader.dataset
+        if loader.num_workers == 0 and is_stateful(dataset):
+            asked = Asked(copy.deepcopy(dataset.state_dict()))
+            part = {"workers": 0, "next_worker": 0, "states": [_written(0, 0, False, asked)]}
+        sampled = Sampled.of(loader)
+        if sampled is not None and (state := sampled.state_between_epochs()) is not None:
+            part["sampler"] = state
+    return part

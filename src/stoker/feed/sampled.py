@@ -1,0 +1,82 @@
+"""Samplers with a state of their own. They live in the training process, and run ahead of what its loop has seen."""
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import BatchSampler, DistributedSampler, sampler
+
+from stoker.feed.hooks import HOOKS
+from stoker.feed.progress import index_sampler
+from stoker.pool.stateful import begin_anew, is_stateful, load
+
+_WITHOUT_STATE = (
+    sampler.SequentialSampler,
+    sampler.RandomSampler,
+    sampler.SubsetRandomSampler,
+    sampler.WeightedRandomSampler,
+    BatchSampler,
+    DistributedSampler,
+    list,
+    tuple,
+    range,
+)
+
+
+def _gives_own_iterators(thing: Any) -> bool:
+    """Whether a sampler's iterators might have a state: they are no generators, nor torch's or python's."""
+    iterate = getattr(type(thing), "__iter__", None)
+    return type(thing) not in _WITHOUT_STATE and iterate is not None and not inspect.isgeneratorfunction(iterate)
+
+
+class Sampled:
+    """The samplers of a loader, one of which may have a state; or the iterator of one."""
+
+    def __init__(self, outer: Any, inner: Any) -> None:
+        self._outer = outer
+        self._inner = inner
+        """The sampler that is asked: the outer one, or that within torch's BatchSampler."""
+        self._iterator: Any = None
+        self._has_ended = False
+
+    @classmethod
+    def of(cls, loader: Any) -> "Sampled | None":
+        """None where nothing can have a state: then samplers are passed by count."""
+        outer = index_sampler(loader)
+        inner = outer.sampler if type(outer) is BatchSampler and not is_stateful(outer) else outer
+        may_have_state = is_stateful(inner) or (_gives_own_iterators(inner) and HOOKS.wrap is None)
+        return cls(outer, inner) if may_have_state else None
+
+    def begin(self, part: dict[str, Any] | None, *, is_fresh: bool) -> Iterator[Any]:
+        """The indices of an epoch, from where a state of the samplers was taken."""
+        part = part or {}
+        self._has_ended = part.get("ended", False)
+        if "sampler" in part:
+            (begin_anew if is_fresh or self._has_ended else load)(self._inner, part["sampler"])
+        self._iterator = iter(()) if self._has_ended else iter(self._inner)
+        if "iterator" in part and not is_fresh and not self._has_ended:
+            load(self._iterator, part["iterator"])
+        indices = self._until_its_end(self._iterator)
+        if self._outer is self._inner:
+            return indices
+        return iter(BatchSampler(indices, self._outer.batch_size, self._outer.drop_last))
+
+    def _until_its_end(self, indices: Iterator[Any]) -> Iterator[Any]:
+        yield from indices
+        self._has_ended = True
+
+    def state(self) -> dict[str, Any] | None:
+        """The state after the last indices that were drawn; None if there is none after all."""
+        part: dict[str, Any] = {}
+        if is_stateful(self._inner):
+            part["sampler"] = copy.deepcopy(self._inner.state_dict())
+        if self._iterator is not self._inner and is_stateful(self._iterator):
+            part["iterator"] = copy.deepcopy(self._iterator.state_dict())
+        if part and self._has_ended:
+            part["ended"] = True  # the last batch was not full, and the sampler has gone on to its next epoch
+        return part or None
+
+    def state_between_epochs(self) -> dict[str, Any] | None:
+        """The state from which the next epoch begins."""
+        return {"sampler": self._inner.state_dict()} if is_stateful(self._inner) else None

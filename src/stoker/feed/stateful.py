@@ -1,0 +1,204 @@
+"""Iterators of loaders that keep states of others: of streams, and of datasets and samplers with `state_dict()`.
+
+They are those of `carrier`, and note what belongs to the batch that the training loop has seen. Loaders in which nobody has
+a state do not come here.
+"""
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils.data
+
+from stoker.feed.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
+from stoker.feed.positions import ArrivedState, InlinePosition, WorkersPosition
+from stoker.feed.progress import Progress
+from stoker.feed.resuming import NOTHING, Resuming
+from stoker.feed.sampled import Sampled
+from stoker.pool.processes import LoaderSlots
+from stoker.pool.start import Start
+from stoker.pool.stateful import StatefulBeginning, is_stateful, restore_dataset, restore_iterator, say_passed
+from stoker.pool.work import Made
+from stoker.pool.worker import Beginning, Opened, Opener, SlotRoom
+from stoker.slots.area import Area
+from stoker.slots.inbox import Inbox
+
+
+def keeps_states(loader: Any) -> bool:
+    """Whether somebody in a map-style loader has a state, or the order in which its batches are seen is not theirs."""
+    is_unordered = loader.num_workers > 0 and not loader.in_order
+    return is_unordered or is_stateful(loader.dataset) or Sampled.of(loader) is not None
+
+
+class _StatefulInline:
+    """For loaders without workers."""
+
+    _dataset_fetcher: Any
+    _index_sampler: Any
+    _sampler_iter: Any
+    _progress: Progress
+    _pending: deque[Any]
+    _skip: int
+
+    def __init__(self, loader: Any) -> None:
+        # A state may hold torch's generator, which the start of the epoch draws from, too: each has its own.
+        resuming, loader._resuming = loader._resuming, NOTHING
+        start = resuming.starts[0] if resuming.starts else Start()
+        drawn = torch.get_rng_state()
+        if resuming.generator is not None:
+            torch.set_rng_state(resuming.generator)
+        restore_dataset(loader.dataset, start)
+        restored = torch.get_rng_state()
+        torch.set_rng_state(drawn)
+        super().__init__(loader)  # type: ignore[call-arg]
+        sampled = Sampled.of(loader)
+        if sampled is not None:
+            self._sampler_iter = sampled.begin(resuming.sampler, is_fresh=resuming.is_fresh)
+        while self._skip:
+            next(self._sampler_iter)
+            self._skip -= 1
+        if resuming.generator is not None or not torch.equal(restored, drawn):
+            torch.set_rng_state(restored)
+        restore_iterator(self._dataset_fetcher, start, say_passed("the loader"))
+        self._pending = deque(resuming.pending)
+        loader._position = InlinePosition(self._dataset_fetcher, self._progress, sampled)
+
+    def _next_index(self) -> Any:
+        return self._pending.popleft() if self._pending else super()._next_index()  # type: ignore[misc]
+
+
+class StatefulOpener(Opener):
+    """Opens states, too, as soon as they arrive: a slot is free when nobody holds what lay in it."""
+
+    def __init__(self, inbox: Inbox, *, pins: bool, states: Inbox) -> None:
+        super().__init__(inbox, pins=pins)
+        self._states = states
+
+    def arrived(self, *values: Any) -> Opened:
+        """Turn a report into what torch's iterator expects."""
+        opened = super().arrived(*values)
+        opened.made = self.with_state(opened.made)
+        return opened
+
+    def with_state(self, made: Made) -> Made:
+        """What was made, with its state opened."""
+        return made if type(made.state) is not tuple else made._replace(state=ArrivedState(self._states, *made.state))
+
+
+class _StatefulWorkers:
+    """For loaders with worker processes."""
+
+    _in_order: bool
+    _send_idx: int
+    _task_info: dict[int, Any]
+    _worker_queue_idx_cycle: Any
+    _sampler_iter: Any
+    _lines: Any
+    _states: Inbox | None = None
+    _position: WorkersPosition
+
+    def __init__(self, loader: Any, slots: LoaderSlots) -> None:
+        is_stream = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+        self._has_states = is_stream or is_stateful(loader.dataset)
+        self._resuming: Resuming = loader._resuming
+        self._sampled = None if is_stream else Sampled.of(loader)
+        self._is_unordered = not is_stream and not loader.in_order
+        self._tracks = self._is_unordered or self._sampled is not None
+        """Whether orders are noted: not all that were ordered before the last one that was seen may be seen."""
+        self._early: deque[Any] = deque()
+        """Reports that came while somebody waited for states."""
+        persists = loader.persistent_workers
+        self._position = WorkersPosition(self._sampled, has_states=self._has_states, persists=persists)
+        complete = weakref.WeakMethod(self._complete)
+        self._position.complete = lambda: call() if (call := complete()) is not None else None
+        super().__init__(loader, slots)  # type: ignore[call-arg]
+        loader._position = self._position
+        if loader.timeout and any(start.since for start in self._resuming.starts):
+            self._complete()  # passing by is no batch that is late
+
+    def _parts(self, loader: Any, slots: LoaderSlots, room: SlotRoom, *, forked: bool) -> tuple[Opener, Beginning]:
+        if not self._has_states:
+            return super()._parts(loader, slots, room, forked=forked)  # type: ignore[misc,no-any-return]
+        area = Area(loader.num_workers, 0, kept=0)
+        self._states = Inbox(area)
+        every = -(-(loader.snapshot_every_n_steps or 0) // loader.num_workers)
+        self._opener = StatefulOpener(slots.inbox, pins=slots.pins, states=self._states)
+        starts = list(self._resuming.starts) or None
+        return self._opener, StatefulBeginning(room, forked=forked, area=area, starts=starts, every=every)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._resuming = loader._resuming
+        self._position.begin(self._resuming.starts_of(loader.num_workers), self._resuming.next_worker)
+        self._pending = deque(self._resuming.pending)
+        self._is_new_epoch = True
+        self._early.clear()
+        if not first_iter:
+            loader._position = self._position
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+    def _next_index(self) -> Any:
+        if self._is_new_epoch:
+            self._begin_orders()
+        index = self._pending.popleft() if self._pending else super()._next_index()  # type: ignore[misc]
+        if self._tracks:
+            self._position.ordered(self._send_idx, index if self._is_unordered else None)
+        return index
+
+    def _begin_orders(self) -> None:
+        """Before the first order of an epoch: let the samplers and the workers' turns be where they were."""
+        self._is_new_epoch = False
+        for _ in range(self._resuming.next_worker):
+            next(self._worker_queue_idx_cycle)
+        if self._sampled is not None:
+            self._sampler_iter = self._sampled.begin(self._resuming.sampler, is_fresh=self._resuming.is_fresh)
+            self._tracks = self._is_unordered or self._sampled.state() is not None
+
+    def _try_get_data(self, *timeout: float) -> Any:
+        if self._early:
+            return True, self._early.popleft()
+        got = super()._try_get_data(*timeout)  # type: ignore[misc]
+        if got[0] and type(got[1][0]) is tuple:
+            (what, worker, generation), opened = got[1]
+            self._position.told(what, worker, generation, opened.made.state)
+            return False, None
+        return got
+
+    def _complete(self) -> None:
+        """Wait until all workers have told how they begin."""
+        came: deque[Any] = deque()
+        while self._lines is not None and not self._position.have_begun:
+            arrived, report = self._try_get_data()
+            if arrived:
+                came.append(report)
+        self._early.extend(came)
+
+    def _process_data(self, data: Any, worker: int) -> Any:
+        if self._has_states:
+            made = data.made if type(data) is Opened else self._opener.with_state(data) if type(data) is Made else None
+            self._position.saw(worker, None if made is None else made.state)
+        if self._tracks:
+            self._position.saw_all_but(self._task_info)
+        return super()._process_data(data, worker)  # type: ignore[misc]
+
+    def _shutdown_workers(self, *getpid: Callable[[], int]) -> None:
+        super()._shutdown_workers(*getpid)  # type: ignore[misc]
+        if self._lines is None and self._states is not None:
+            self._states.close()
+
+
+class StreamInlineIter(_StatefulInline, InlineIter):
+    """A stream, without workers."""
+
+
+class StreamWorkersIter(_StatefulWorkers, WorkersIter):
+    """A stream, by workers."""
+
+
+class StatefulInlineIter(_StatefulInline, MapInlineIter):
+    """Map-style, without workers."""
+
+
+class StatefulWorkersIter(_StatefulWorkers, MapWorkersIter):
+    """Map-style, by workers."""

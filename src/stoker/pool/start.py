@@ -1,0 +1,19 @@
+"""Where a stream goes on. Apart from what does it: a loader of torch's own knows this, too."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the stream of one worker, or of a loader without workers, goes on."""
+
+    batches: int = 0
+    """How many batches of it the training loop has seen in this epoch."""
+    since: int = 0
+    """How many of these came after the state was asked for."""
+    has_ended: bool = False
+    is_fresh: bool = False
+    """Whether the state is from between two epochs."""
+    dataset: Any = None
+    iterator: Any = None

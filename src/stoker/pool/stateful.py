@@ -1,0 +1,281 @@
+"""Datasets and iterators with a state of their own: asked for it, and set back to it, in the process that owns them.
+
+torch's worker loop asks `DatasetKind.create_fetcher` for its fetcher. In a worker of a loader that keeps states this is
+`StatefulBeginning.create`: it sets the dataset back, passes by what the training loop has seen, and wraps the fetcher, so
+that the report of a batch carries the state after it. Two messages of their own tell the state at the start of an epoch
+and at its end.
+"""
+
+import copy
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch.utils.data
+
+from stoker.batch import pack
+from stoker.errors import ConfigError
+from stoker.internals.names import DatasetKind, create_fetchers_by
+from stoker.meter import now
+from stoker.pool.filling import one_reader
+from stoker.pool.start import Start
+from stoker.pool.work import Made, Report
+from stoker.pool.worker import Beginning, SlotRoom
+from stoker.slots.area import Area
+from stoker.slots.messages import Plain
+from stoker.slots.outbox import Outbox
+from stoker.tensor.seeding import generators_restored
+
+INLINE_BYTES = 64 << 10
+"""Larger states travel through shared memory."""
+_TOLD_EVERY_S = 10.0
+
+
+class Asked(NamedTuple):
+    """What a dataset and its iterator answered; None for one that has no state."""
+
+    dataset: Any = None
+    iterator: Any = None
+    is_same: bool = False
+    """Whether the dataset is its own iterator. Its state then counts as the iterator's."""
+
+
+def is_stateful(thing: object) -> bool:
+    """Whether something can be asked for its state, and the state is all that is needed."""
+    has_methods = callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+    return has_methods and not _loses_its_buffer(thing)
+
+
+def _loses_its_buffer(thing: object) -> bool:
+    """Whether a stream of Hugging Face's is shuffled: what is in its buffer is not in its state, and would be lost."""
+    if not type(thing).__module__.startswith("datasets."):
+        return False
+    found = [getattr(thing, "_ex_iterable", None)]
+    for part in found:
+        if type(part).__name__ == "BufferShuffledExamplesIterable":
+            return True
+        within = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
+        found += [inner for inner in within if inner is not None]
+    return False
+
+
+def ask(fetcher: Any, *, is_over: bool = False) -> Asked:
+    """The state of a fetcher's dataset and of its iterator. At the end of an epoch the iterator's is of no use."""
+    dataset: Any = fetcher.dataset
+    iterator: Any = getattr(fetcher, "dataset_iter", None)
+    if iterator is dataset:
+        return Asked(None, dataset.state_dict() if is_stateful(dataset) else None, True)
+    asked = not is_over and is_stateful(iterator)
+    return Asked(dataset.state_dict() if is_stateful(dataset) else None, iterator.state_dict() if asked else None)
+
+
+def asking(fetcher: Any) -> Callable[[], Asked]:
+    """Asks a fetcher's dataset and iterator again and again: who has a state is looked up once."""
+    dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+    if iterator is dataset or is_stateful(iterator):
+        return lambda: ask(fetcher)
+    return lambda: Asked(dataset.state_dict())
+
+
+def begin_anew(thing: Any, state: Any) -> None:
+    """Set something back to what it was between two epochs, so that its next `iter()` is the next epoch.
+
+    What was at its end has nothing more to give: it is asked, so that it forgets that. All others are set back once more,
+    by the state as it was: they may keep what they are given, and change it.
+    """
+    load(thing, copy.deepcopy(state))
+    with generators_restored():
+        was_at_its_end = not any(True for _ in iter(thing))
+    if not was_at_its_end:
+        load(thing, state)
+
+
+def load(thing: Any, state: Any) -> None:
+    """Give something its state back."""
+    if not is_stateful(thing):
+        raise ConfigError(
+            f"the loader's state holds one of {type(thing).__name__}, which has no state_dict() and load_state_dict() "
+            "here: use the dataset that the state was saved with"
+        )
+    thing.load_state_dict(state)
+
+
+def restore_dataset(dataset: Any, start: Start) -> None:
+    """Set a dataset back, before it is iterated."""
+    if start.dataset is None:
+        return
+    is_between_epochs = start.batches == start.since or start.has_ended  # as the state was taken
+    if is_between_epochs and isinstance(dataset, torch.utils.data.IterableDataset):
+        begin_anew(dataset, start.dataset)
+    else:
+        load(dataset, start.dataset)
+
+
+def restore_iterator(fetcher: Any, start: Start, told: Callable[[int, int], None] | None = None) -> None:
+    """Set the iterator of a new fetcher back, and pass by what came after its state."""
+    if not hasattr(fetcher, "dataset_iter"):
+        return
+    if start.iterator is not None:
+        if start.is_fresh:
+            begin_anew(fetcher.dataset, start.iterator)
+            fetcher.dataset_iter = iter(fetcher.dataset)
+        else:
+            load(fetcher.dataset_iter, start.iterator)
+    fetcher.ended = start.has_ended
+    if start.since:
+        _pass_by(fetcher, start.since, told)
+
+
+def _pass_by(fetcher: Any, batches: int, told: Callable[[int, int], None] | None) -> None:
+    """Take batches from a stream and drop them. Only a `collate_fn` of the user's is called: it may draw random numbers."""
+    collate = fetcher.collate_fn
+    users = collate.collate_fn
+    fetcher.collate_fn = list if users is torch.utils.data.default_collate else users
+    if users is torch.utils.data.default_convert:
+        fetcher.collate_fn = id
+    indices = [None] * collate.batch_size if fetcher.auto_collation else None
+    next_word = now() + _TOLD_EVERY_S
+    try:
+        for number in range(batches):
+            try:
+                fetcher.fetch(indices)
+            except StopIteration:
+                fetcher.ended = True
+                break
+            except Exception:  # the training loop has seen this error
+                continue
+            if told is not None and now() > next_word:
+                next_word = now() + _TOLD_EVERY_S
+                told(number + 1, batches)
+    finally:
+        fetcher.collate_fn = collate
+
+
+def say_passed(who: str) -> Callable[[int, int], None]:
+    """Tell a person how far passing by has come."""
+
+    def say(passed: int, batches: int) -> None:
+        sys.stderr.write(
+            f"stoker: {who} passes by batches that were seen before the restart, {passed:,} of {batches:,}: the stream has "
+            "no state_dict() and load_state_dict() of its own\n"
+        )
+        sys.stderr.flush()
+
+    return say
+
+
+class StatefulBeginning(Beginning):
+    """Begins a worker of a loader that keeps states: its fetchers are ours."""
+
+    def __init__(self, room: SlotRoom, *, forked: bool, area: Area, starts: list[Start] | None, every: int) -> None:
+        super().__init__(room, forked=forked)
+        self._area = area
+        self._starts = starts
+        self._every = every
+        self._generation = 0
+
+    def sent_to(self, number: int) -> "StatefulBeginning":
+        """A copy for a worker that inherits nothing: it needs no states but its own."""
+        starts = (
+            None if self._starts is None else [start if k == number else Start() for k, start in enumerate(self._starts)]
+        )
+        own = StatefulBeginning(self.room, forked=self.forked, area=self._area, starts=starts, every=self._every)
+        own.cores = self.cores
+        return own
+
+    def __call__(self, number: int, reports: Any) -> Callable[[Any], None] | None:
+        """Prepare this process."""
+        self._number, self._reports = number, reports
+        self._writer = StateWriter(Outbox(self._area, number))
+        create_fetchers_by(self._create)
+        return super().__call__(number, reports)
+
+    def _create(self, make: Callable[..., Any], kind: int, dataset: Any, *rest: Any) -> Any:
+        self._generation += 1
+        start = self._starts[self._number] if self._starts is not None and self._generation == 1 else None
+        try:
+            if start is not None:
+                restore_dataset(dataset, start)
+            fetcher = make(kind, dataset, *rest)
+            if start is not None:
+                restore_iterator(fetcher, start, say_passed(f"worker {self._number}"))
+        except Exception:
+            self._tell(Report.BEGUN, None)  # the error itself takes the place of a batch
+            raise
+        if not is_stateful(dataset) and not is_stateful(getattr(fetcher, "dataset_iter", None)):
+            self._tell(Report.BEGUN, None)
+            return fetcher
+        return _Fetching(fetcher, self._writer, self._tell, self._every if kind == DatasetKind.Iterable else 1)
+
+    def _tell(self, what: str, state: Any) -> None:
+        made = Made(0, 0.0, 0.0, None, state=state)
+        self._reports.put(((what, self._number, self._generation), Plain(made)))
+
+
+class _Fetching:
+    """A fetcher whose batches are reported with the dataset's state after them."""
+
+    def __init__(self, fetcher: Any, writer: "StateWriter", tell: Callable[[str, Any], None], every: int) -> None:
+        self._fetcher, self._writer, self._tell, self._every = fetcher, writer, tell, every
+        self._ask = asking(fetcher)
+        self._batches = 0
+        self._error: Exception | None = None
+        state = None
+        try:
+            writer.forget()
+            state = writer.write(self._ask(), has_ended=getattr(fetcher, "ended", False))
+        except Exception as error:  # torch's loop does not expect one here: it takes the place of the first batch
+            self._error = error
+        tell(Report.BEGUN, state)
+
+    def fetch(self, indices: Any) -> Any:
+        """Make a batch, and ask for the state after it."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        try:
+            made = self._fetcher.fetch(indices)
+        except StopIteration:
+            self._tell(Report.ENDED, self._writer.write(ask(self._fetcher, is_over=True), has_ended=True))
+            raise
+        self._batches += 1
+        if not self._every or self._batches % self._every:
+            return made
+        state = self._writer.write(self._ask(), has_ended=getattr(self._fetcher, "ended", False))
+        return type(made)((*made[:-1], state)) if type(made) is Plain else made._replace(state=state)
+
+
+class StateWriter:
+    """Writes states for a report: nothing new, a few bytes, or where they lie in shared memory.
+
+    There are two slots in which large states lie. While the training process holds both, it gets no further one.
+    """
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._last = b""
+        self._are_large = False
+
+    def forget(self) -> None:
+        """Write the next state even if it is like the last one."""
+        self._last = b""
+
+    def write(self, asked: Asked, *, has_ended: bool) -> tuple[Any, ...] | None:
+        """A state as plain values, or None where there is no room for it."""
+        if not self._are_large:
+            content = pickle.dumps(tuple(asked), 5)
+            if len(content) <= INLINE_BYTES:
+                if content == self._last:
+                    return (has_ended,)
+                self._last = content
+                return has_ended, content
+            self._are_large = True
+        if not self._outbox.claim():
+            return None
+        try:
+            packed = pack(tuple(asked), one_reader(), self._outbox)
+            place = (self._outbox.worker, *self._outbox.announce())
+        finally:
+            self._outbox.abandon()
+        return has_ended, None, place, packed

@@ -1,0 +1,1 @@
+"""Several jobs that read the same data on one host, started when each is best: measured, planned, conducted, told."""

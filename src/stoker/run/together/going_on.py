@@ -1,0 +1,73 @@
+"""Jobs that were measured run already: which of them goes on, and when the others are started again. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from stoker.decide.stagger import OBJECTIVES
+from stoker.run.together.catalogue import Beside, Solo
+from stoker.run.together.jobs import TogetherJob
+from stoker.run.together.planning import TogetherPlan, alone_s, make_plan
+
+
+class GoingOn(NamedTuple):
+    """A plan, and the jobs that go on from where they are."""
+
+    plan: TogetherPlan
+    who: tuple[int, ...]
+
+    @property
+    def left_s(self) -> float:
+        """Until all have ended."""
+        return self.plan.outcome.makespan_s - self.plan.elapsed_s
+
+    @property
+    def work_s(self) -> float:
+        """What the jobs will take from now on."""
+        times_s = self.plan.outcome.times_s
+        if len(self.who) == 1:
+            return sum(times_s) - self.plan.elapsed_s
+        return sum(times_s) - sum(self.plan.elapsed_s - start for start in self.plan.outcome.starts_s)
+
+
+def who_goes_on(
+    jobs: Sequence[TogetherJob],
+    solo: Sequence[Solo],
+    beside: Sequence[Sequence[Beside]],
+    passes: Mapping[int, float],
+    leader: int,
+    cache_bytes: int,
+    *,
+    objective: str,
+    ready: float,
+) -> GoingOn:
+    """One of the jobs, whose others are started again at their best moments, or all of them.
+
+    `passes` is how far each of those is that run. The leader is the one that reads first by now.
+    """
+    found = {}
+    for number, done in passes.items():
+        elapsed_s = alone_s(solo[number], done, ready)
+        plan = make_plan(
+            jobs, solo, beside, cache_bytes, objective=objective, ready=ready, runs=number, elapsed_s=elapsed_s
+        )
+        found[number] = GoingOn(plan, (number,))
+    now_s = found[leader].plan.elapsed_s
+    plans = list(found.values())
+    if len(passes) == len(jobs):
+        # What the others have read was in the cache.
+        begun = [max(0.0, now_s - alone_s(solo[number], passes[number], 1.0)) for number in sorted(passes)]
+        begun[leader] = 0.0
+        plan = make_plan(
+            jobs,
+            solo,
+            beside,
+            cache_bytes,
+            objective=objective,
+            ready=ready,
+            runs=leader,
+            elapsed_s=now_s,
+            starts_s=begun,
+        )
+        plans.append(GoingOn(plan, tuple(passes)))
+    allowed_s = (1 + max(1e-9, OBJECTIVES[objective])) * min(one.left_s for one in plans)
+    return min((one for one in plans if one.left_s <= allowed_s), key=lambda one: (one.work_s, one.left_s))

@@ -1,0 +1,75 @@
+"""Has the cluster do what the state says: leases that are planned are started, those that are to end are told so."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from stoker.schedule.backend import Backend, Order
+from stoker.schedule.state import KnownLease, State
+
+_AGAIN_S = 5.0
+"""What had no effect is said again after this."""
+
+
+class Giving:
+    """One cluster's leases."""
+
+    def __init__(self, state: State, backend: Backend, core: float, tell: Callable[[str], None]) -> None:
+        self._state, self._backend, self._core, self._tell = state, backend, core, tell
+        self._told: dict[str, float] = {}
+        """When each lease was last told to end."""
+        self._refusals: dict[str, str] = {}
+
+    def act(self, there: Mapping[str, bool], now: float) -> None:
+        """Tell and start whom there is to tell and to start. A job's next lease waits for the end of the one before."""
+        living = self._state.leases()
+        for known in living:
+            if known.ending and known.status == "given":
+                self._end(known, there, now)
+        busy = {known.lease.job_id for known in living if known.status == "given"}
+        for known in living:
+            if known.status == "planned" and not known.ending and known.lease.job_id not in busy:
+                self._start(known)
+
+    def _start(self, known: KnownLease) -> None:
+        lease, state = known.lease, self._state
+        marks = state.marks(lease)
+        marks.make()
+        (share,) = lease.placement.shares
+        words = [
+            sys.executable,
+            "-m",
+            "stoker.schedule.lease",
+            str(marks.job),
+            str(lease.number),
+            f"{share.cpus * self._core:.4f}",
+        ]
+        with state.decision():
+            state.change_lease(lease, status="given", given_at=time.time())
+            state.note(
+                lease.job_id,
+                lease.number,
+                f"given: {share.gpus} GPUs, {share.cpus:.3g} CPUs, {share.memory_gb:.3g} GB of {share.server}",
+            )
+        said = self._backend.submit(Order(state.name(lease), share, words, marks.job, marks.job / "output"))
+        if said and self._refusals.get(lease.job_id) != said:
+            self._tell(f"job {lease.job_id} could not be handed to the cluster, and is tried again: {said}")
+            state.note(lease.job_id, lease.number, f"the cluster said: {said}")
+        self._refusals[lease.job_id] = said
+
+    def _end(self, known: KnownLease, there: Mapping[str, bool], now: float) -> None:
+        lease = known.lease
+        name, marks = self._state.name(lease), self._state.marks(lease)
+        if name not in there or now - self._told.get(name, float("-inf")) < _AGAIN_S:
+            return
+        if not marks.has("void"):
+            marks.write("void", {})
+        if known.ending == "cancelled" or not there[name]:
+            self._backend.cancel(name)
+        elif marks.has("ready"):
+            self._backend.stop(name)
+        else:
+            return  # it is just starting, and sees `void`
+        self._told[name] = now
+        if known.told_at is None:
+            self._state.change_lease(lease, told_at=now)

@@ -1,0 +1,100 @@
+"""A script for a while, as a lease would run it: how fast it is with some cores, and how much memory its processes have."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stoker.errors import CommandError
+from stoker.live import folder as live
+from stoker.live.record import Seen
+from stoker.schedule.quota import limited
+
+_LOOK_S = 0.1
+_WARM = 5
+"""Batches that do not count: workers start, and the first are there already."""
+_LEAST = 10
+_START_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen of a script."""
+
+    rate: float
+    """Iterations per second."""
+    memory_bytes: int
+    """Of all its processes together, shared memory counted once."""
+    is_limited: bool
+    """Whether it really had so many cores at most."""
+
+
+def observe(words: Sequence[str], cores: float, seconds: float) -> Observed:
+    """Start a script under `stoker run`, watch its loop for some seconds, and end it."""
+    with (
+        limited(f"profile-{os.getpid()}", cores) as group,
+        tempfile.TemporaryDirectory(prefix="stoker-", ignore_cleanup_errors=True) as saved,
+    ):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "stoker", "run", "--seed", "1", "--checkpoint", saved, "--", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        try:
+            first, last, memory = _watch(process, seconds)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    return Observed((last.batches - first.batches) / (last.left_at - first.left_at), memory, group is not None)
+
+
+def _watch(process: "subprocess.Popen[str]", seconds: float) -> tuple[Seen, Seen, int]:
+    deadline = time.monotonic() + _START_S
+    first = last = None
+    memory = 0
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        found = [seen for seen in live.loaders().values() if seen.facts.pid == process.pid and seen.batches > _WARM]
+        if not found:
+            continue
+        last = max(found, key=lambda seen: seen.batches)
+        if first is None:
+            first = last
+        memory = max(memory, _memory(process.pid))
+        if last.left_at - first.left_at >= seconds and last.batches - first.batches >= _LEAST:
+            break
+    if first is None or last is None or last.batches == first.batches:
+        told = (
+            ""
+            if process.poll() is None
+            else (process.stderr.read().strip().splitlines() or [""])[-1]
+            if process.stderr
+            else ""
+        )
+        raise CommandError(
+            f"the script made too few iterations to measure its speed: give it {_WARM + 2 * _LEAST} or more"
+            + (f" (it said: {told})" if told else "")
+        )
+    return first, last, memory
+
+
+def _memory(session: int) -> int:
+    """Proportional set sizes of all processes of a session."""
+    total = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.getsid(int(entry.name)) == session:
+                    lines = (entry / "smaps_rollup").read_text().splitlines()
+                    total += next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+            except OSError:
+                continue  # it has just gone
+    return total

@@ -1,0 +1,86 @@
+"""A job's matrix: by the cost model, corrected by a few measurements. Pure, but for the measuring that it is given.
+
+CPU counts are measured by halves: first the most and the fewest, then the middle of that stretch over which the rate
+changes most, as long as it changes by more than a tenth there. Between measured counts the model is corrected by what
+lies between their errors. Memory is what the processes have, plus a part of the data that is cached; that part is the
+model's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stoker.decide.model import Share, predict
+from stoker.profile import Profile
+from stoker.schedule.matrix import Matrix
+
+MOST_MEASUREMENTS = 8
+_FLAT = 1.1
+"""A stretch over which the rate grows by less is not looked into."""
+_ENOUGH = 0.99
+"""A job wants the least with which it reaches this part of its best rate."""
+PARTS = 0.0, 0.25, 0.5, 0.75, 1.0
+"""Of the data, that the memory axis stands for."""
+
+
+def measured_counts(most: int, measure: Callable[[int], float], limit: int = MOST_MEASUREMENTS) -> dict[int, float]:
+    """Rates at a few counts of CPUs, from 1 to the most."""
+    known = {most: measure(most)}
+    if most > 1:
+        known[1] = measure(1)
+    while len(known) < limit:
+        counts = sorted(known)
+        stretches = [
+            (known[high] / known[low], low, high)
+            for low, high in pairwise(counts)
+            if high - low > 1 and known[high] > _FLAT * known[low]
+        ]
+        if not stretches:
+            break
+        _, low, high = max(stretches)
+        known[(low + high) // 2] = measure((low + high) // 2)
+    return known
+
+
+def matrix_of(profile: Profile, measured: Mapping[int, float], process_gb: float, core: float = 1.0) -> Matrix:
+    """The matrix of a job whose rates were measured at some counts of CPUs, with nothing cached."""
+    counts = list(range(1, max(measured) + 1))
+    parts = PARTS if profile.dataset.bytes and profile.rates.storage else PARTS[:1]
+    modelled = np.array([[_modelled(profile, count * core, part) for part in parts] for count in counts])
+    at = sorted(measured)
+    errors = np.interp(counts, at, [measured[count] / modelled[count - 1, 0] for count in at])
+    rates = np.maximum.accumulate(np.maximum.accumulate(modelled * errors[:, None], axis=0), axis=1)
+    memory = [process_gb + part * profile.dataset.bytes / 1e9 for part in parts]
+    return Matrix(
+        tuple(map(float, counts)),
+        tuple(memory),
+        tuple(tuple(map(float, row)) for row in rates),
+        wanted(counts, memory, rates),
+    )
+
+
+def wanted(counts: Sequence[float], memory: Sequence[float], rates: Any) -> tuple[float, float]:
+    """The least of both with which a job is about as fast as with all."""
+    enough = _ENOUGH * rates[-1][-1]
+    row = next(number for number in range(len(counts)) if rates[number][-1] >= enough)
+    column = next(number for number in range(len(memory)) if rates[row][number] >= enough)
+    return float(counts[row]), float(memory[column])
+
+
+def document(name: str, matrix: Matrix, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The matrix as `profiles` reads it: rates relative to the first."""
+    base = matrix.rates[0][0]
+    model = {
+        "cpus": matrix.wanted[0],
+        "mem": matrix.wanted[1],
+        "iter_time": 1 / base,
+        "tput": [[rate / base for rate in row] for row in matrix.rates],
+        **facts,
+    }
+    return {"cpu_axis": matrix.cpus, "mem_axis_gb": matrix.memory_gb, "profiles": {"models": {name: model}}}
+
+
+def _modelled(profile: Profile, cores: float, cached: float) -> float:
+    return predict(profile.rates, Share(cores=cores, cached=cached)).rate / profile.batch_size

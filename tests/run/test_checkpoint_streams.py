@@ -1,0 +1,55 @@
+"""`stoker run --checkpoint` with streams that have a state: it is in the checkpoint, and nothing is read again."""
+
+from pathlib import Path
+
+import pytest
+from tests.run.restarted import Script, Starter
+from tests.run.test_checkpoint import HEAD
+
+STREAM = (
+    HEAD
+    + """
+from torch.utils.data import IterableDataset, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+class Stream(IterableDataset):
+    def __init__(self):
+        self.place, self.draws, self.loaded = 0, torch.Generator(), False
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        if not self.loaded:
+            self.place = 0
+            self.draws.manual_seed(first)
+        self.loaded = False
+        while self.place < 60 // step:
+            number = first + step * self.place
+            self.place += 1
+            with open("read.txt", "a") as file:
+                file.write(f"{number}\\n")
+            yield torch.rand(8, generator=self.draws) + number, number % 3
+    def state_dict(self):
+        return {"place": self.place, "draws": self.draws.get_state()}
+    def load_state_dict(self, state):
+        self.place, self.loaded = state["place"], True
+        self.draws.set_state(state["draws"])
+
+def main(workers, epochs):
+    model = network()
+    loader = StatefulDataLoader(Stream(), batch_size=5, num_workers=workers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for epoch in range(epochs):
+        for batch, (x, y) in enumerate(loader):
+            print(f"epoch {epoch} batch {batch} loss {train(model, optimizer, x, y).hex()}", flush=True)
+
+main(int(sys.argv[1]), 3)
+"""
+)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_goes_on_from_its_state(workers: int, starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, STREAM, workers)
+    script.check_restarts("epoch 0 batch 8", "epoch 2 batch 7")
+    read = len((tmp_path / "read.txt").read_text().splitlines())
+    assert read < 3 * 60 + 2 * 8 * 5  # what was under way, and what came after a checkpoint; not the epoch's beginning

@@ -1,0 +1,141 @@
+"""Jobs as they are named, what is kept of them, and the starts that follow; without running any."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.errors import CommandError, ConfigError
+from stoker.report.together import duration, plot, value_at
+from stoker.run.together.catalogue import Beside, Catalogue, Solo
+from stoker.run.together.jobs import TogetherJob, epochs_of, read_jobs
+from stoker.run.together.planning import Progress, make_plan
+
+SCRIPT = str(Path(__file__).parents[1] / "scripts" / "paired.py")
+SOLO = Solo(0.1, 0.9, 0.0, 5.0, batch=8, samples=800, iterations=100, sample_bytes=1e5, data="d", cold_iterations=50)
+
+
+def job(name: str, epochs: int = 1) -> TogetherJob:
+    return TogetherJob(name, (SCRIPT, name), epochs)
+
+
+@pytest.mark.parametrize("words", ["--epochs 3", "--epochs=3", "--num-epochs 3", "--num_train_epochs 3", "--max_epochs=3"])
+def test_a_command_line_says_how_many_epochs_there_are(words: str) -> None:
+    (found,) = read_jobs([f"{SCRIPT} data {words} --lr 1"])
+    assert (found.epochs, found.says_epochs) == (3, True)
+    (other,) = read_jobs([f"{SCRIPT} data {words.replace('3', '7')} --lr 1"])
+    assert other.key == found.key, "what an iteration takes does not depend on it"
+
+
+def test_jobs_in_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(f'command = "{SCRIPT} data --lr 1"\nepochs = 4\nname = "large"\n')
+    first, second = read_jobs([str(path), f"{SCRIPT} data"])
+    assert (first.name, first.epochs, first.words) == ("large", 4, (SCRIPT, "data", "--lr", "1"))
+    assert (second.name, second.epochs, second.says_epochs) == ("B", 1, False)
+    assert [one.epochs for one in read_jobs([str(path), f"{SCRIPT} data"], "2,5")] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("command = 3", "needs a command"),
+        ('command = "x"\nepoch = 3', "unknown key 'epoch'"),
+        ('command = "x"\nepochs = 0', "above 0"),
+        ("command =", "is not TOML"),
+    ],
+)
+def test_files_that_make_no_sense(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_jobs([str(path)])
+
+
+def test_commands_that_cannot_be_started_are_told_before_anything_is() -> None:
+    with pytest.raises(CommandError, match="no_such"):
+        read_jobs([SCRIPT, "no_such_script.py"])
+    with pytest.raises(ConfigError, match="after `stoker run`"):
+        read_jobs([f"python {SCRIPT}"])
+    with pytest.raises(ConfigError, match="--epochs"):
+        read_jobs([SCRIPT, SCRIPT], "3")
+    assert epochs_of(["--epochs", "many"]) is None
+
+
+def test_the_catalogue_keeps_what_was_measured_for_its_owner_alone(tmp_path: Path) -> None:
+    catalogue = Catalogue(tmp_path / "new" / "together.json")
+    assert catalogue.solo("a") is None and catalogue.beside("a", "b") is None
+    catalogue.keep_solo("a", SOLO)
+    catalogue.keep_beside("a", "b", Beside(0.5, None, 0.2))
+    again = Catalogue(catalogue.path)
+    assert again.solo("a") == SOLO
+    assert again.beside("a", "b") == Beside(0.5, None, 0.2)
+    assert again.beside("b", "a") is None
+    assert catalogue.path.stat().st_mode & 0o077 == catalogue.path.parent.stat().st_mode & 0o077 == 0
+    for damage in (
+        "{",
+        "[]",
+        json.dumps({"version": 9}),
+        json.dumps({"version": 2, "solo": {"a": {"batch": 1}}, "pairs": {}}),
+    ):
+        catalogue.path.write_text(damage)
+        assert catalogue.solo("a") is None
+    catalogue.keep_solo("a", SOLO)
+    assert catalogue.solo("a") == SOLO
+
+
+def test_the_second_job_is_started_early_by_as_long_as_it_takes_to_its_first_batch() -> None:
+    plan = make_plan([job("A"), job("B")], [SOLO, SOLO], [[], []], 10**9, objective="makespan", ready=0.0)
+    assert plan.outcome.makespan_s == pytest.approx(100.0)
+    assert plan.offset_s == pytest.approx(90.0)
+    first, second = plan.starts
+    assert (first.after, first.held, first.delay_s) == (None, None, 0.0), "it waits for nobody"
+    assert second.after is not None and second.held is not None
+    assert second.after.job == second.held.job == first.number
+    assert second.after.passes == pytest.approx(0.85), "5 s of 100 before the other is to be at 90 %"
+    assert second.held.passes == pytest.approx(0.9)
+    assert second.delay_s == pytest.approx(90.0), "both take 5 s to start"
+
+
+def test_beside_a_job_that_runs_the_delay_counts_from_now() -> None:
+    jobs = [job("A"), job("B")], [SOLO, SOLO], [[], []], 10**9
+    plan = make_plan(*jobs, objective="makespan", ready=0.0, runs=0, elapsed_s=20.0)
+    assert plan.starts[1].delay_s == pytest.approx(65.0), "first batch at 90 s, 5 s to start, 20 s are over"
+    late = make_plan(*jobs, objective="makespan", ready=0.0, runs=1, elapsed_s=95.0)
+    assert late.outcome.starts_s == (pytest.approx(100.0), 0.0), "no start can be earlier than now"
+    assert late.starts[1].delay_s == pytest.approx(0.0)
+
+
+def test_a_job_that_takes_long_to_start_is_started_first() -> None:
+    slow = Solo(
+        0.1, 0.0, 0.0, startup_s=30.0, batch=8, samples=800, iterations=100, sample_bytes=1e5, data="d", cold_iterations=50
+    )
+    plan = make_plan([job("A"), job("B")], [SOLO, slow], [[], []], 10**9, objective="makespan", ready=1.0)
+    assert plan.offset_s == pytest.approx(0.0, abs=1e-4)
+    assert [start.number for start in plan.starts] == [1, 0]
+    assert plan.starts[1].delay_s == pytest.approx(25.0)
+    assert [start.held for start in plan.starts] == [Progress(0, 0.0), Progress(1, 0.0)], (
+        "both go on from their first batch"
+    )
+
+
+def test_a_cache_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="next to nothing"):
+        make_plan([job("A"), job("B")], [SOLO, SOLO], [[], []], 1000, objective="makespan", ready=0.0)
+
+
+def test_three_jobs_have_a_list_of_starts() -> None:
+    plan = make_plan([job("A"), job("B"), job("C")], [SOLO] * 3, [[], [], []], 10**9, objective="balanced", ready=0.0)
+    assert len(plan.starts) == 3
+    assert plan.document()["order"][0] in "ABC"
+    assert plan.outcome.makespan_s <= 1.01 * plan.simultaneous_s < plan.sequential_s
+
+
+def test_the_plot_shows_the_curve_and_the_best_offset() -> None:
+    corners = [(0.0, 20.0), (5.0, 10.0), (10.0, 15.0)]
+    assert [value_at(corners, at) for at in (0, 2.5, 5, 7.5, 12)] == [20, 15, 10, 12.5, 17]
+    lines = plot(corners, 5.0, width=60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[0].strip().startswith("20.0 |*")
+    assert lines[9].strip().startswith("10.0 |") and "O" in lines[9]
+    assert duration(75.04) == "75.0 s" and duration(3720) == "1 h 2 min"

@@ -1,0 +1,439 @@
+"""The daemon against a cluster that is only pretended: what it does when leases end, get lost, or are started twice."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from stoker.cli import main
+from stoker.errors import CommandError
+from stoker.schedule.backend import Node, Order
+from stoker.schedule.daemon import Daemon
+from stoker.schedule.engine import Rules
+from stoker.schedule.job import Server
+from stoker.schedule.marks import SAVED, Marks
+from stoker.schedule.matrix import Matrix
+from stoker.schedule.state import State, Wish
+
+HUNGRY = Matrix((1.0, 2.0, 4.0, 8.0), (1.0,), ((1.0,), (2.0,), (4.0,), (8.0,)), (8.0, 1.0))
+LIGHT = Matrix((1.0,), (1.0,), ((1.0,),), (1.0, 1.0))
+
+
+class Cluster:
+    """Does what it is told, and remembers it. Tests play the leases."""
+
+    def __init__(self, *servers: Server) -> None:
+        self.servers = {server.name: Node(server, True) for server in servers}
+        self.there: dict[str, bool] = {"of somebody else": True}
+        self.orders: dict[str, Order] = {}
+        self.said: list[tuple[str, str]] = []
+        self.answers = True
+        self.refuses = ""
+
+    def nodes(self) -> list[Node] | None:
+        return list(self.servers.values()) if self.answers else None
+
+    def leases(self) -> Mapping[str, bool] | None:
+        return dict(self.there) if self.answers else None
+
+    def submit(self, order: Order) -> str:
+        assert order.name not in self.orders, "a lease is handed over once"
+        self.orders[order.name] = order
+        if not self.refuses:
+            self.there[order.name] = True
+        return self.refuses
+
+    def stop(self, name: str) -> None:
+        self.said.append(("stop", name))
+
+    def cancel(self, name: str) -> None:
+        self.said.append(("cancel", name))
+
+
+class World:
+    """A state, a cluster, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, 1000.0
+        self.state = State(folder, make=True)
+        self.cluster = Cluster(Server("a", 2, 10.0, 100.0), Server("b", 2, 10.0, 100.0))
+        self.words: list[str] = []
+        self.daemon = self.start()
+
+    def start(self, *, measures: bool = False, **rules: object) -> Daemon:
+        """A daemon, as after a kill: nothing but the state is left of the one before."""
+        chosen = Rules(**({"round_s": 10.0, "switch_cost_s": 1.0} | rules))  # type: ignore[arg-type]
+        self.daemon = Daemon(
+            self.state, self.cluster, chosen, tell=self.words.append, clock=lambda: self.now, measures=measures
+        )
+        return self.daemon
+
+    def submit(self, matrix: Matrix | None = LIGHT, **more: object) -> str:
+        return self.state.submit(Wish(("train.py",), "/", {}, matrix, **more))  # type: ignore[arg-type]
+
+    def pass_round(self) -> None:
+        self.now += 11
+        self.daemon.look()
+
+    def living(self, job: str) -> list[int]:
+        return [one.lease.number for one in self.state.leases(job)]
+
+    def end(self, job: str, number: int, code: int) -> None:
+        """A lease ends, as its process says."""
+        marks = Marks(self.state.job_folder(job), number)
+        marks.write("exit", {"code": code, "word": ""})
+        del self.cluster.there[f"stoker-{self.state.token}-{job}-{number}"]
+
+    def begin(self, job: str, number: int) -> None:
+        Marks(self.state.job_folder(job), number).write("ready", {"pid": 1, "saved": 0})
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path / "state")
+    yield world
+    world.state.close()
+
+
+def test_jobs_run_wait_and_end(world: World) -> None:
+    jobs = [world.submit() for _ in range(5)]
+    world.daemon.look()
+    assert len(world.cluster.orders) == 4
+    assert "4 of 4 are in use" in world.state.job(jobs[4]).why
+    world.end(jobs[0], 1, 0)
+    world.pass_round()
+    assert world.state.job(jobs[0]).status == "done"
+    assert world.living(jobs[4]) == [1]
+    world.end(jobs[1], 1, 3)
+    world.pass_round()
+    assert (world.state.job(jobs[1]).status, world.state.job(jobs[1]).code) == ("failed", 3)
+
+
+def test_a_job_without_a_profile_has_its_share(world: World) -> None:
+    job = world.submit(None)
+    world.daemon.look()
+    (one,) = world.state.leases(job)
+    assert one.lease.placement.demand.cpus == 5.0
+    assert one.lease.placement.demand.memory_gb == 50.0
+    assert "stoker schedule profile" in world.state.job(job).why
+
+
+def test_a_job_that_is_too_large_is_named_and_others_go_on(world: World) -> None:
+    large, job = world.submit(gpus=3), world.submit()
+    world.daemon.look()
+    assert world.state.job(large).status == "failed"
+    assert "3 GPUs" in world.state.job(large).word
+    assert world.living(job) == [1]
+
+
+def test_a_lease_that_is_lost_is_given_anew_but_only_when_nobody_holds_the_job(world: World) -> None:
+    job = world.submit()
+    world.daemon.look()
+    world.begin(job, 1)
+    lock = os.open(world.state.job_folder(job) / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # its process lives, whatever the cluster says
+    world.cluster.there.clear()
+    world.pass_round()
+    assert world.living(job) == [1]
+    os.close(lock)
+    world.pass_round()
+    world.pass_round()
+    assert world.living(job) == [2]
+    assert Marks(world.state.job_folder(job), 1).has("void")
+
+
+def test_an_order_that_failed_may_have_been_carried_out(world: World) -> None:
+    job = world.submit()
+    world.cluster.refuses = "timed out"
+    world.daemon.look()
+    name = f"stoker-{world.state.token}-{job}-1"
+    world.cluster.there[name] = True  # it was there all the same
+    world.cluster.refuses = ""
+    world.pass_round()
+    assert world.living(job) == [1]
+    assert any("timed out" in word for word in world.words)
+
+
+def test_a_cluster_that_does_not_answer_ends_nothing(world: World) -> None:
+    job = world.submit()
+    world.daemon.look()
+    world.cluster.answers = False
+    world.pass_round()
+    assert world.living(job) == [1]
+    world.end(job, 1, 0)  # which is known without the cluster
+    world.pass_round()
+    assert world.state.job(job).status == "done"
+
+
+def test_a_daemon_that_was_killed_goes_on(world: World) -> None:
+    jobs = [world.submit(HUNGRY) for _ in range(3)]
+    world.daemon.look()
+    before = {job: world.living(job) for job in jobs}
+    world.start()
+    world.pass_round()
+    assert {job: world.living(job) for job in jobs} == before
+    assert len(world.cluster.orders) == 3
+
+
+def test_killed_before_a_lease_was_handed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = world.submit()
+
+    def die(order: Order) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(world.cluster, "submit", die)
+    with pytest.raises(KeyboardInterrupt):
+        world.daemon.look()
+    monkeypatch.undo()
+    world.start()
+    world.pass_round()  # nobody knows the lease: it is void, and another is given
+    world.pass_round()
+    assert world.living(job) == [2]
+    assert Marks(world.state.job_folder(job), 1).has("void")
+
+
+def test_a_change_is_saved_ended_and_started_anew_in_this_order(world: World) -> None:
+    job = world.submit(HUNGRY)
+    others = [world.submit(HUNGRY) for _ in range(3)]
+    world.daemon.look()
+    for one in (job, *others):
+        world.begin(one, 1)
+    shares = {one.lease.job_id: one.lease.placement.demand.cpus for one in world.state.leases()}
+    assert set(shares.values()) == {4.0}  # two on each server; 8 are wanted
+    for one in others:
+        world.end(one, 1, 0)
+    world.pass_round()
+    assert world.living(job) == [1, 2]
+    assert world.cluster.said == [("stop", f"stoker-{world.state.token}-{job}-1")]
+    assert f"stoker-{world.state.token}-{job}-2" not in world.cluster.orders
+    world.end(job, 1, SAVED)
+    world.pass_round()
+    assert world.cluster.orders[f"stoker-{world.state.token}-{job}-2"].share.cpus == 8.0
+
+
+def test_what_cannot_be_stopped_keeps_its_lease(world: World) -> None:
+    job = world.submit(HUNGRY, restartable=False)
+    others = [world.submit(HUNGRY) for _ in range(3)]
+    world.daemon.look()
+    for one in others:
+        world.end(one, 1, 0)
+    world.pass_round()
+    assert world.living(job) == [1]
+    assert not world.cluster.said
+
+
+def test_a_job_that_was_not_saved_when_it_was_told_to_is_not_stopped_again(world: World) -> None:
+    job = world.submit(HUNGRY)
+    others = [world.submit(HUNGRY) for _ in range(3)]
+    world.daemon.look()
+    world.begin(job, 1)
+    said = {"batches": 100, "at": 20.0, "began": 10.0, "clock": 21.0, "time": world.now, "first": None}
+    Marks(world.state.job_folder(job), 1).write("progress", said)
+    for one in others:
+        world.end(one, 1, 0)
+    world.pass_round()
+    world.end(job, 1, SAVED)  # and there is no checkpoint
+    world.pass_round()
+    assert not world.state.job(job).job.restartable
+    (known,) = world.state.leases(job)
+    assert (known.lease.number, known.lease.placement.demand.cpus) == (3, 4.0)
+    for _ in range(3):
+        world.submit(HUNGRY)
+    world.pass_round()
+    assert world.living(job) == [3]
+
+
+def test_a_job_that_is_slower_than_its_matrix_says_is_corrected(world: World) -> None:
+    world.start(measures=True)
+    job = world.submit(HUNGRY)
+    world.daemon.look()
+    (known,) = world.state.leases(job)
+    assert known.lease.rate == 8.0
+    world.begin(job, 1)
+    said = {"batches": 120, "at": 130.0, "began": 0.0, "clock": 131.0, "time": world.now, "first": [20, 30.0]}
+    Marks(world.state.job_folder(job), 1).write("progress", said)
+    world.pass_round()
+    assert world.state.job(job).done == 120.0
+    world.start(measures=True)  # and another daemon finds the same by itself
+    world.pass_round()
+    assert world.living(job) == [1]
+
+
+def test_cancelled_jobs_end_and_only_these(world: World) -> None:
+    runs, stays, waits = world.submit(gpus=2), world.submit(gpus=2), world.submit()
+    world.daemon.look()
+    world.begin(runs, 1)
+    for job in (runs, waits):
+        assert world.state.ask_cancel(job)
+    world.start()  # not even a daemon that has just come forgets it
+    world.pass_round()
+    assert world.cluster.said == [("cancel", f"stoker-{world.state.token}-{runs}-1")]
+    assert world.state.job(waits).status == "cancelled"
+    world.end(runs, 1, SAVED)
+    world.pass_round()
+    assert world.state.job(runs).status == "cancelled"
+    assert world.living(stays) == [1]
+    assert not world.state.ask_cancel(runs)
+
+
+def test_a_node_that_goes_down_has_its_jobs_go_elsewhere(world: World) -> None:
+    job = world.submit()
+    world.daemon.look()
+    (share,) = world.state.leases(job)[0].lease.placement.shares
+    node = world.cluster.servers[share.server]
+    world.cluster.servers[share.server] = Node(node.server, False)
+    del world.cluster.there[f"stoker-{world.state.token}-{job}-1"]
+    world.pass_round()
+    world.pass_round()
+    (again,) = world.state.leases(job)
+    assert again.lease.number == 2
+    assert again.lease.placement.shares[0].server != share.server
+
+
+def test_a_job_that_dies_again_and_again_has_failed(world: World) -> None:
+    job = world.submit()
+    number = 0
+    world.daemon.look()
+    while world.state.job(job).status == "queued" and number < 20:
+        number += 1
+        world.end(job, number, -9)
+        world.pass_round()
+        world.pass_round()
+    assert world.state.job(job).status == "failed"
+    assert "times at iteration 0" in world.state.job(job).word
+
+
+def test_a_job_that_ends_as_saved_untold_and_without_a_checkpoint_dies(world: World) -> None:
+    job = world.submit()
+    world.daemon.look()
+    for number in range(1, 6):
+        assert world.living(job) == [number]
+        world.end(job, number, SAVED)
+        world.pass_round()
+        world.pass_round()
+    assert world.state.job(job).status == "failed"
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srtf"])
+@pytest.mark.parametrize("mechanism", ["proportional", "greedy", "tune", "opt"])
+@pytest.mark.parametrize("cost_s", [0.0, 5.0])
+def test_no_job_is_spread_and_none_is_held_up_by_one_that_would_be(
+    world: World, policy: str, mechanism: str, cost_s: float
+) -> None:
+    world.cluster.servers = {name: Node(Server(name, 4, 12.0, 100.0), True) for name in ("a", "b")}
+    world.start(policy=policy, mechanism=mechanism, switch_cost_s=cost_s)
+    jobs = []
+    for gpus in (3, 2, 3, 1):
+        jobs.append(world.submit(gpus=gpus))
+        world.pass_round()
+    for _ in range(5):
+        world.pass_round()
+    assert [len(world.living(job)) for job in jobs] == [1, 1, 0, 1]
+    assert not any(one.ending for one in world.state.leases())
+
+
+@pytest.mark.parametrize("mechanism", ["proportional", "tune", "opt"])
+def test_jobs_move_together_for_one_that_needs_a_whole_server(world: World, mechanism: str) -> None:
+    world.start(mechanism=mechanism)
+    jobs = [world.submit(HUNGRY) for _ in range(4)]
+    world.daemon.look()
+    on_a = [one.lease.job_id for one in world.state.leases() if one.lease.placement.shares[0].server == "a"]
+    on_b = [job for job in jobs if job not in on_a]
+    for job in (on_a[0], on_b[0]):
+        world.end(job, 1, 0)
+    large = world.submit(HUNGRY, gpus=2)
+    world.pass_round()
+    assert world.living(large) == [1]
+    assert all(len(one.lease.placement.shares) == 1 for one in world.state.leases())
+    assert all(one.lease.rate >= one.lease.proportional_rate for one in world.state.leases())
+
+
+def test_a_daemon_goes_on_without_a_job_that_has_become_too_large(world: World) -> None:
+    large, job = world.submit(gpus=2), world.submit()
+    world.daemon.look()
+    world.cluster.servers = {"c": Node(Server("c", 1, 5.0, 50.0), True)}
+    world.start()
+    assert world.state.job(large).status == "failed"
+    assert any("2 GPUs" in word for word in world.words)
+    assert world.state.job(job).status == "queued"
+
+
+def test_a_job_waits_for_a_large_server_that_is_down(world: World) -> None:
+    big = Server("big", 8, 24.0, 500.0)
+    world.cluster.servers["big"] = Node(big, False)
+    world.start()
+    job = world.submit(gpus=8)
+    world.daemon.look()
+    assert world.state.job(job).status == "queued"
+    world.cluster.servers["big"] = Node(big, True)
+    world.pass_round()
+    assert world.living(job) == [1]
+
+
+@pytest.mark.parametrize("cost", ["-1", "nan"])
+def test_a_switch_cost_that_cannot_be_is_refused(tmp_path: Path, cost: str) -> None:
+    assert main(["schedule", "run", "--state", str(tmp_path / "state"), f"--switch-cost={cost}"]) != 0
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_cluster_without_nodes_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="no node with GPUs is up"):
+        Daemon(State(tmp_path, make=True), Cluster(), Rules())
+
+
+def run_lease(state: State, job: str, number: int, cores: str = "1.0") -> int:
+    words = [sys.executable, "-m", "stoker.schedule.lease", str(state.job_folder(job)), str(number), cores]
+    return subprocess.run(words, check=False).returncode
+
+
+def wish(script: Path) -> Wish:
+    return Wish((str(script),), str(script.parent), dict(os.environ), restartable=False)
+
+
+def test_a_lease_runs_once_whoever_starts_it(tmp_path: Path) -> None:
+    state = State(tmp_path / "state", make=True)
+    script = tmp_path / "count.py"
+    script.write_text("open('counted', 'a').write('x'); raise SystemExit(3)")
+    job = state.submit(wish(script))
+    marks = Marks(state.job_folder(job), 1)
+    marks.make()
+    assert run_lease(state, job, 1) == 3
+    assert marks.read("exit") is not None and marks.read("exit")["code"] == 3  # type: ignore[index]
+    assert run_lease(state, job, 1) == SAVED
+    assert (tmp_path / "counted").read_text() == "x"
+    void = Marks(state.job_folder(job), 2)
+    void.make()
+    void.write("void", {})
+    assert run_lease(state, job, 2) == SAVED
+    assert (tmp_path / "counted").read_text() == "x"
+
+
+def test_commands_speak_with_the_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--state", str(tmp_path / "state")]
+    assert main(["schedule", "ls", *place]) == 1
+    assert "there is no scheduler" in capsys.readouterr().err
+    assert main(["schedule", "submit", *place, "--gpus", "2", "--", "train.py", "--lr", "1"]) == 0
+    assert capsys.readouterr().out == "1\n"
+    assert main(["schedule", "ls", *place, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["status"], row["GPUs"], row["script"]) == ("waits", 2, "train.py --lr 1")
+    assert main(["schedule", "why", *place, "1"]) == 0
+    assert "No daemon" in capsys.readouterr().out
+    assert main(["schedule", "cancel", *place, "1"]) == 0
+    assert main(["schedule", "why", *place, "7"]) == 1
+    assert "there is no job 7" in capsys.readouterr().err
+
+
+def test_a_second_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "state"
+    State(place, make=True).close()
+    lock = os.open(place / "daemon.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert main(["schedule", "run", "--state", str(place)]) == 1
+    assert f"process {os.getpid()}" in capsys.readouterr().err
+    os.close(lock)

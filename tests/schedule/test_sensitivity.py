@@ -1,0 +1,78 @@
+"""A job's matrix: which counts are measured, and what is made of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stoker.decide.model import Share, predict
+from stoker.profile import Profile
+from stoker.schedule.job import Server
+from stoker.schedule.profiles import read_profiles
+from stoker.schedule.sensitivity import document, matrix_of, measured_counts
+
+MINIMAL = {
+    "version": 1,
+    "stoker": "0.1.0",
+    "batch_size": 10,
+    "workers": 8,
+    "dataset": {"samples": 1000, "bytes": 2_000_000_000, "bytes_known": True},
+    "rates": {"gpu": 1000.0, "prep": 400.0, "storage": 300.0, "cache": 4000.0, "prep_by_workers": {"1": 100.0, "8": 400.0}},
+    "speed": {"synthetic": 1000.0, "cached": 400.0, "cold": 200.0},
+    "stalls": {"prep": 0.3, "fetch": 0.3},
+    "limit": "fetch",
+    "host": {"cores": 4.0, "memory_bytes": 8_000_000_000, "device": "cpu"},
+}
+
+
+def counted(rate_of: "dict[int, float]", most: int, limit: int = 8) -> list[int]:
+    asked: list[int] = []
+
+    def measure(count: int) -> float:
+        asked.append(count)
+        return rate_of[count]
+
+    assert measured_counts(most, measure, limit) == {count: rate_of[count] for count in asked}
+    return asked
+
+
+def test_a_job_that_no_core_helps_is_measured_twice() -> None:
+    assert counted(dict.fromkeys(range(1, 25), 5.0), 24) == [24, 1]
+
+
+def test_the_bend_is_found_by_halves_and_never_more_than_eight_are_measured() -> None:
+    asked = counted({count: float(min(count, 6)) for count in range(1, 25)}, 24)
+    assert len(asked) <= 8
+    assert {5, 6, 7} & set(asked)
+    assert len(counted({count: float(count**2) for count in range(1, 25)}, 24)) == 8
+
+
+def test_one_core_is_measured_once() -> None:
+    assert counted({1: 2.0}, 1) == [1]
+
+
+def profile() -> Profile:
+    return Profile.of_document(MINIMAL)
+
+
+def test_the_model_is_corrected_by_what_was_measured(tmp_path: Path) -> None:
+    """Measured points are as measured, those between by the model's shape, and more is never slower."""
+    known = profile()
+    modelled = {count: predict(known.rates, Share(cores=count)).rate / 10 for count in (1, 2, 4)}
+    matrix = matrix_of(known, {1: 0.8 * modelled[1], 4: 0.8 * modelled[4]}, process_gb=0.5)
+    assert matrix.rate(1, 0.5) == pytest.approx(0.8 * modelled[1])
+    assert matrix.rate(2, 0.5) == pytest.approx(0.8 * modelled[2])
+    assert matrix.memory_gb == pytest.approx((0.5, 1.0, 1.5, 2.0, 2.5))
+    assert matrix.rate(4, 2.5) >= matrix.rate(4, 0.5)
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(document("train", matrix, {"process_gb": 0.5})))
+    read = read_profiles(path, [Server("a", 1, 3.0, 1.0)])["train"].matrix
+    assert read.wanted == matrix.wanted
+    for count in (1, 2, 3, 4):
+        assert read.rate(count, 1.5) == pytest.approx(matrix.rate(count, 1.5))
+
+
+def test_without_storage_only_the_processes_need_memory() -> None:
+    document = MINIMAL | {"rates": {**MINIMAL["rates"], "storage": 0.0}}  # type: ignore[dict-item]
+    matrix = matrix_of(Profile.of_document(document), {1: 5.0, 4: 12.0}, process_gb=0.5)
+    assert matrix.memory_gb == (0.5,)

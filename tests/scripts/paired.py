@@ -1,0 +1,52 @@
+"""A training script for tests of jobs side by side: files from a folder, and a device that is a timed wait.
+
+    paired.py FOLDER [--epochs N] [--batch N] [--compute MS] [--workers N] [--log FILE]
+
+At the end it writes to the log, if it is given one, the numbers of the samples of each epoch as it got them.
+"""
+
+import argparse
+import os
+import time
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Files(Dataset):
+    def __init__(self, folder):
+        self.paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        with open(self.paths[index], "rb") as file:
+            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)[:1000].float().mean(), index
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("folder")
+parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--batch", type=int, default=8)
+parser.add_argument("--compute", type=float, default=20)
+parser.add_argument("--workers", type=int, default=1)
+parser.add_argument("--log")
+options = parser.parse_args()
+
+torch.set_num_threads(1)
+loader = DataLoader(Files(options.folder), batch_size=options.batch, shuffle=True, num_workers=options.workers)
+weight = torch.zeros(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+seen = []
+for _ in range(options.epochs):
+    seen.append([])
+    for values, numbers in loader:
+        optimizer.zero_grad()
+        ((weight - values.mean()) ** 2).sum().backward()
+        optimizer.step()
+        time.sleep(options.compute / 1000)
+        seen[-1] += numbers.tolist()
+if options.log:
+    with open(options.log, "w") as file:
+        file.write("\n".join(" ".join(map(str, epoch)) for epoch in seen))

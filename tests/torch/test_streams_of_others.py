@@ -1,0 +1,102 @@
+"""Streams of other libraries, in a process that is killed by SIGKILL after every batch, and started again."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torchdata.nodes import IterableWrapper as NodeWrapper
+
+import stoker
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*DataPipe", "ignore:.*datapipes")
+COUNT, BATCH = 100, 5
+
+
+def huggingface(folder: Path, *, shuffled: bool) -> Any:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    files = [str(folder / f"{number}.jsonl") for number in range(4)]
+    for number, name in enumerate(files):
+        Path(name).write_text("".join(json.dumps({"n": 25 * number + line}) + "\n" for line in range(25)))
+    cache = str(folder / "cache")
+    stream = datasets.load_dataset("json", data_files=files, split="train", streaming=True, cache_dir=cache)
+    return stream.shuffle(seed=3, buffer_size=10) if shuffled else stream
+
+
+def datapipe(folder: Path) -> Any:
+    return IterableWrapper(range(COUNT)).shuffle().sharding_filter()
+
+
+class OfNodes(IterableDataset[Any]):
+    """A graph of torchdata's nodes, which has the state."""
+
+    def __init__(self) -> None:
+        self.node: Any = NodeWrapper(range(COUNT))
+        self.state: Any = None
+
+    def __iter__(self) -> Any:
+        self.node.reset(self.state)
+        self.state = None
+        yield from self.node
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"node": self.node.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state["node"]
+
+
+KINDS: dict[str, tuple[Callable[[Path], Any], int]] = {
+    "huggingface": (lambda folder: huggingface(folder, shuffled=False), 2),
+    "huggingface, shuffled": (lambda folder: huggingface(folder, shuffled=True), 2),
+    "datapipe": (datapipe, 2),
+    "nodes": (lambda folder: OfNodes(), 1),
+}
+
+
+def train(kind: str, folder: Path, kill: bool) -> None:
+    """See the rest of the stream, and write down what was seen with the loader's state."""
+    make, workers = KINDS[kind]
+    torch.manual_seed(1)
+    loader = stoker.DataLoader(make(folder), batch_size=BATCH, num_workers=workers)
+    saved, seen = folder / "saved.json", []
+    if saved.exists():
+        read = json.loads(saved.read_text())
+        seen = read["seen"]
+        loader.load_state_dict(read["state"])
+    for batch in loader:
+        seen.append((batch["n"] if isinstance(batch, dict) else batch).tolist())
+        (folder / "next").write_text(json.dumps({"seen": seen, "state": loader.state_dict()}))
+        (folder / "next").rename(saved)
+        if kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_after_every_batch(kind: str, tmp_path: Path) -> None:
+    plainly, killed = tmp_path / "plainly", tmp_path / "killed"
+    for folder in (plainly, killed):
+        folder.mkdir()
+    if kind.startswith("huggingface"):
+        pytest.importorskip("datasets")
+    train(kind, plainly, kill=False)
+    expected = json.loads((plainly / "saved.json").read_text())["seen"]
+    assert sorted(number for batch in expected for number in batch) == list(range(COUNT))
+    fork = multiprocessing.get_context("fork")
+    ends = []
+    while not ends or ends[-1]:
+        process = fork.Process(target=train, args=(kind, killed, True))
+        process.start()
+        process.join()
+        ends.append(process.exitcode)
+        assert len(ends) < 30
+    assert ends == [-signal.SIGKILL] * (COUNT // BATCH) + [0]
+    assert json.loads((killed / "saved.json").read_text())["seen"] == expected
