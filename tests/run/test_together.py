@@ -210,6 +210,18 @@ def test_a_job_joins_one_that_runs_already(tmp_path: Path) -> None:
     assert cache.stats.items == 800
 
 
+def test_jobs_that_make_their_loaders_anew_are_followed_through_all_epochs(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data", 800, 2000)
+    jobs = [f"{SCRIPT} {data} --anew --epochs 3 --compute {ms} --log {tmp_path}/{ms}.log" for ms in (4, 3)]
+    know(*jobs)
+    told = together(*jobs, "--cache", "10MB", "--json", "out.json")
+    assert told.returncode == 0, told.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["real"]["passes"] == [3.0, 3.0]
+    for ms in (4, 3):
+        assert [sorted(epoch) for epoch in epochs_of(tmp_path / f"{ms}.log")] == [list(range(800))] * 3
+
+
 def test_of_several_jobs_that_run_the_best_is_joined(tmp_path: Path) -> None:
     data, other = make_data(tmp_path / "data", 800, 2000), make_data(tmp_path / "other", 800, 2000)
     lines = [f"{SCRIPT} {where} --compute {ms}" for where, ms in ((data, 200), (data, 201), (other, 202))]

@@ -1,6 +1,8 @@
 """A training script for tests of jobs side by side: files from a folder, and a device that is a timed wait.
 
-    paired.py FOLDER [--epochs N] [--batch N] [--compute MS] [--workers N] [--log FILE]
+    paired.py FOLDER [--epochs N] [--batch N] [--compute MS] [--workers N] [--anew] [--log FILE]
+
+With --anew it makes its loader anew for each epoch.
 
 At the end it writes to the log, if it is given one, the numbers of the samples of each epoch as it got them.
 """
@@ -31,15 +33,25 @@ parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--compute", type=float, default=20)
 parser.add_argument("--workers", type=int, default=1)
+parser.add_argument("--anew", action="store_true")
 parser.add_argument("--log")
 options = parser.parse_args()
 
 torch.set_num_threads(1)
-loader = DataLoader(Files(options.folder), batch_size=options.batch, shuffle=True, num_workers=options.workers)
+data = Files(options.folder)
+
+
+def make_loader():
+    return DataLoader(data, batch_size=options.batch, shuffle=True, num_workers=options.workers)
+
+
+loader = make_loader()
 weight = torch.zeros(1, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.1)
 seen = []
 for _ in range(options.epochs):
+    if options.anew and seen:
+        loader = make_loader()
     seen.append([])
     for values, numbers in loader:
         optimizer.zero_grad()

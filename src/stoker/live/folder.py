@@ -60,8 +60,8 @@ def loaders() -> dict[str, Seen]:
         return {}
     folders.check(folder.parent, folder)
     found = {}
-    for token, facts, read in _living(folder):
-        seen = read_record(read, facts)
+    for token, facts, from_record in _living(folder):
+        seen = read_record(from_record, facts)
         if seen is not None:
             found[token] = seen
     return found
@@ -72,13 +72,19 @@ def _living(folder: Path) -> Iterator[tuple[str, Facts, Read]]:
     namespace = process.namespace()
     for path, descriptor in folders.entries(folder):
         with contextlib.suppress(OSError, ValueError):
-            read = partial(_read, descriptor)
-            facts = read_facts(read)
+            from_record = partial(read, descriptor)
+            facts = read_facts(from_record)
             if facts.namespace == namespace and not process.is_alive(facts.pid, facts.started):
                 path.unlink()
             else:
-                yield path.name, facts, read
+                yield path.name, facts, from_record
 
 
-def _read(descriptor: int, length: int, offset: int) -> bytes:
+def open_record(token: str) -> int:
+    """A descriptor of a record, with which it can be read even after it was removed. Raises OSError if there is none."""
+    return os.open((place() or folders.home() / "loaders") / token, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def read(descriptor: int, length: int, offset: int) -> bytes:
+    """So many bytes of an open record."""
     return os.pread(descriptor, length, offset)

@@ -1,6 +1,6 @@
 """A job under `stoker run`, seen from outside: its process, and what its training loader publishes of itself.
 
-The job has a process group of its own, so that all of it can be ended. Its training loader is the one with most samples.
+The job has a process group of its own, so that all of it can be ended.
 `pause` stops the training process alone: its workers finish what they were asked for and then hold nothing. Should this
 process be killed meanwhile, the kernel ends the group of a job that is stopped: it is an orphan then (SIGHUP, SIGCONT).
 """
@@ -17,6 +17,7 @@ from typing import Self
 from stoker.errors import CommandError
 from stoker.host import process
 from stoker.live import folder
+from stoker.live.follow import Following, training
 from stoker.live.record import Seen
 from stoker.measure.busy import descendants
 from stoker.run.together.jobs import TogetherJob
@@ -44,6 +45,7 @@ class Running:
         found = process.find(pid)
         self._started = 0 if found is None else found.started
         self._family: set[int] = {pid}
+        self._following = Following(lambda facts: facts.pid in self._family and not facts.rank)
         self._family_at = 0.0
         self.is_paused = False
 
@@ -84,11 +86,11 @@ class Running:
         at = time.monotonic()
         if at - self._family_at > _FAMILY_EVERY_S and self.seen is None:  # ranks are started by a launcher
             self._family_at, self._family = at, {self.pid, *descendants(self.pid)}
-        records = [seen for seen in folder.loaders().values() if seen.facts.pid in self._family and not seen.facts.rank]
-        if records:
-            self.seen = max(records, key=lambda seen: seen.samples)
-            if self.first_at is None and self.seen.batches:
-                self.first_at = self.seen.left_at
+        self.seen = training(self._following.look())
+        if self.seen is not None and self.seen.batches and self.first_at is None:
+            self.first_at = self.seen.left_at
+        if self.is_over:
+            self._following.close()
         return self.seen
 
     def _lives(self) -> bool:
@@ -124,6 +126,7 @@ class Running:
 
     def end(self) -> None:
         """End all of it, unless it was running before."""
+        self._following.close()
         if self._popen is None:
             return
         for number in (signal.SIGTERM, signal.SIGCONT):
