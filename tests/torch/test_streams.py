@@ -217,6 +217,28 @@ def test_errors_of_the_dataset_reach_the_user(workers: int) -> None:
             loader.state_dict()
 
 
+class Stateless(StatefulStream):
+    """Can never tell its state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        raise KeyError("no state ever")
+
+
+def test_a_loop_that_goes_on_after_errors_of_states_ends() -> None:
+    iterator = iter(stoker.DataLoader(Stateless(COUNT), batch_size=2, num_workers=1))
+    outcomes = []
+    while len(outcomes) < 10 * COUNT:
+        try:
+            next(iterator)
+        except KeyError as error:
+            assert "no state ever" in str(error)
+            outcomes.append("error")
+        except StopIteration:
+            outcomes.append("end")
+            break
+    assert set(outcomes[:-1]) == {"error"} and outcomes[-1] == "end"
+
+
 def test_a_state_that_cannot_be_pickled_is_an_error_and_no_hang() -> None:
     with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
         list(stoker.DataLoader(Failing("pickle"), batch_size=2, num_workers=1))

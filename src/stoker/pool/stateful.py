@@ -221,6 +221,7 @@ class _Fetching:
         self._ask = asking(fetcher)
         self._batches = 0
         self._error: Exception | None = None
+        self._has_ended = False
         state = None
         try:
             writer.forget()
@@ -237,7 +238,9 @@ class _Fetching:
         try:
             made = self._fetcher.fetch(indices)
         except StopIteration:
-            self._tell(Report.ENDED, self._writer.write(ask(self._fetcher, is_over=True), has_ended=True))
+            if not self._has_ended:  # else the state at the end was an error, which the training loop has got
+                self._has_ended = True
+                self._tell(Report.ENDED, self._writer.write(ask(self._fetcher, is_over=True), has_ended=True))
             raise
         self._batches += 1
         if not self._every or self._batches % self._every:
