@@ -435,3 +435,35 @@ def test_a_dataset_may_keep_and_change_its_state(workers: int) -> None:
         other = stoker.DataLoader(Keeping(), batch_size=2, num_workers=workers)
         other.load_state_dict(states[at])
         assert [listed(batch) for batch in other] == batches[at:]
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+@pytest.mark.parametrize("again", [False, True])
+def test_later_epochs_of_persistent_workers_resume(own: bool, kind: str, again: bool) -> None:
+    def make() -> Any:
+        torch.manual_seed(5)
+        generator = torch.Generator().manual_seed(9) if own else None
+        options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "workers": kind, "generator": generator}
+        return stoker.DataLoader(Items(COUNT), batch_size=2, shuffle=True, **options)
+
+    first = make()
+    states = []
+    batches: list[list[Any]] = []
+    for _ in range(3):
+        batches.append([])
+        for batch in first:
+            batches[-1].append(listed(batch))
+            states.append((len(batches) - 1, len(batches[-1]), copy.deepcopy(first.state_dict())))
+    last = len(batches[0])
+    other = make()
+    for epoch, seen, state in [states[2], states[last + 3], states[2 * last + 5]]:
+        other = other if again else make()
+        torch.manual_seed(77)
+        other.load_state_dict(state)
+        assert [listed(batch) for batch in other] == batches[epoch][seen:], epoch
+    if own:  # between epochs
+        other = make()
+        other.load_state_dict(states[last - 1][2])
+        assert [listed(batch) for batch in other] == []
+        assert [listed(batch) for batch in other] == batches[1]

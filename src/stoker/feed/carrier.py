@@ -19,7 +19,7 @@ import torch
 from stoker.cache.notes import noted
 from stoker.feed.ahead import Ahead
 from stoker.feed.progress import Progress, is_batched
-from stoker.feed.view import LoaderView
+from stoker.feed.view import LoaderView, seeds_of
 from stoker.host import forks
 from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator, pin_memory, profiler_enabled
 from stoker.live.record import Record
@@ -183,7 +183,7 @@ class WorkersIter(_Watched, WorkersIterator):
         hand_out = None if loader.caching.staging is None else noted_order
         self._lines = LinedContext(context, loader.num_workers, begin, opener.arrived, explain, hand_out=hand_out)
         with self._lines.starting():
-            lines = {"collate_fn": collate, "multiprocessing_context": self._lines}
+            lines = {"collate_fn": collate, "multiprocessing_context": self._lines, **seeds_of(loader)}
             super().__init__(LoaderView(loader, **lines, **({"pin_memory": False} if slots.pins else {})))
         self._meter.workers = loader.num_workers
         self._profile_name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -318,7 +318,7 @@ class MapIter(_MapStyle, _Watched, BaseIterator):
     def __init__(self, loader: Any, *, indices: Any = None, draws_seed: bool = False) -> None:
         """Indices come from the loader's samplers, unless others are given. Workers may need a seed, as torch draws it."""
         self._watch(loader)
-        generator = {} if draws_seed else {"generator": torch.Generator()}  # then the user's generators are left alone
+        generator = seeds_of(loader) if draws_seed else {"generator": torch.Generator()}  # then the user's are left alone
         super().__init__(LoaderView(loader, indices=indices, **generator))  # type: ignore[arg-type]
 
     @property

@@ -131,8 +131,8 @@ class Progress:
             if self.goes_on:
                 route.restore(samplers)
             elif route.has_own_generator and "generator" in samplers:
-                # Between epochs only this is restored: the loop may have set an epoch, or a seed, for the next one.
-                route.restore({"generator": samplers["generator"]})
+                # Between epochs only these are restored: the loop may have set an epoch, or a seed, for the next one.
+                route.restore({name: samplers[name] for name in ("generator", "keeps_seed") if name in samplers})
             self.epoch, self.samples, self.batches = resume["epoch"], resume["samples"], resume["_num_yielded"]
         else:
             self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch
@@ -217,6 +217,8 @@ class TorchRoute:
         self.generator: torch.Generator = torch.default_generator if own is None else own
         self.seeds_by_default = getattr(loader, "generator", None) is None
         """Whether torch draws the seed of an epoch's workers from its default generator."""
+        self.keeps_seed = getattr(loader, "_iterator", None) is not None
+        """Whether workers stay from the epoch before, so that no seed is drawn for them."""
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when a state is loaded."""
@@ -235,12 +237,15 @@ class TorchRoute:
         state: dict[str, Any] = {"generator": generator_text(self.generator)}
         if self.has_own_generator and self.seeds_by_default:
             state["default"] = generator_text(torch.default_generator)
+        if self.keeps_seed:
+            state["keeps_seed"] = True
         if (counting := counting_sampler(self._loader)) is not None:
             state["sampler_epoch"] = counting.epoch
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
         """Set the generator and the sampler's epoch back to a `state`."""
+        self.keeps_seed = bool(state.get("keeps_seed"))
         if "generator" in state:
             set_generator(self.generator, state["generator"])
         if "default" in state:

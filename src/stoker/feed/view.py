@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler
 
 _LIST_ITERATOR: type[Any] = type(iter([]))
@@ -25,6 +26,15 @@ class LoaderView:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+def seeds_of(loader: Any) -> dict[str, torch.Generator]:
+    """Where the workers' seed is drawn from: a copy of the generator where the epoch, as it began, drew none from it."""
+    if loader._draws_seed:
+        return {}
+    copied = torch.Generator()
+    copied.set_state((torch.default_generator if loader.generator is None else loader.generator).get_state())
+    return {"generator": copied}
 
 
 class IndexBatches:

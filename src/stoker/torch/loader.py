@@ -122,6 +122,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self._meter = Meter()
         self._progress = Progress()
         self._skip_batches = 0
+        self._draws_seed = True
         self.snapshot_every_n_steps = checked_interval(snapshot_every_n_steps)
         self._position: Any = None
         self._resuming = NOTHING
@@ -177,6 +178,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         seen, others, self._position = self._progress.batches, self._progress.others, None
         self._resuming = resuming_of(others, self.num_workers, before, is_fresh=not self._progress.goes_on)
         is_stream = isinstance(self.dataset, torch.utils.data.IterableDataset)
+        self._draws_seed = is_stream or not route.keeps_seed
         replays = not self._resuming.starts if is_stream else others is None and HOOKS.replays and self.num_workers > 0
         replayed = seen if replays else self._resuming.replayed
         is_placed = is_stream or self._resuming.sampler is not None
@@ -244,7 +246,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 state = adopted(state, self, {"seed": self.seed, **self._route().describe()})
             check_workers(state.get("streams"), self.num_workers)
         self._progress.load(state, self._route(), self.seed)
-        if "streams" in state:
+        if not self._by_position:
             self._iterator = None  # persistent workers have gone on from elsewhere
         if self.group is not None and is_enabled():
             self.here.member.restore((state["epoch"], state["_num_yielded"]))
