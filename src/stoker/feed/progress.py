@@ -210,14 +210,14 @@ def index_sampler(loader: Any) -> Any:
 class TorchRoute:
     """What the samplers of a loader without a seed depend on: torch's generators, as they were when the epoch began."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, *, keeps_seed: bool = False) -> None:
         self._loader = loader
         own = own_generator(loader)
         self.has_own_generator = own is not None
         self.generator: torch.Generator = torch.default_generator if own is None else own
         self.seeds_by_default = getattr(loader, "generator", None) is None
         """Whether torch draws the seed of an epoch's workers from its default generator."""
-        self.keeps_seed = getattr(loader, "_iterator", None) is not None
+        self.keeps_seed = keeps_seed
         """Whether workers stay from the epoch before, so that no seed is drawn for them."""
 
     def describe(self) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             return GroupIter(self, self.here.member)
         if self._by_position or not is_enabled():
             return super().__iter__()
-        route = TorchRoute(self)
+        route = TorchRoute(self, keeps_seed=self._iterator is not None)
         resumed = self._progress.resumes
         before = torch.get_rng_state() if resumed and route.seeds_by_default else None
         self._progress.begin(route)
@@ -257,7 +257,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
             assert self.seed is not None
             return recognise(self, self.seed)
-        return TorchRoute(self)
+        return TorchRoute(self, keeps_seed=self._iterator is not None)
 
     def stats(self) -> LoaderStats:
         """What this loader has done since it was made, over all its iterators."""
