@@ -17,7 +17,7 @@ from stoker.schedule.daemon import Daemon
 from stoker.schedule.engine import Rules
 from stoker.schedule.job import Server
 from stoker.schedule.marks import SAVED, Marks
-from stoker.schedule.matrix import Matrix
+from stoker.schedule.matrix import Matrix, Reads
 from stoker.schedule.state import State, Wish
 
 HUNGRY = Matrix((1.0, 2.0, 4.0, 8.0), (1.0,), ((1.0,), (2.0,), (4.0,), (8.0,)), (8.0, 1.0))
@@ -259,9 +259,11 @@ def test_a_job_that_is_slower_than_its_matrix_says_is_corrected(world: World) ->
     Marks(world.state.job_folder(job), 1).write("progress", said)
     world.pass_round()
     assert world.state.job(job).done == 120.0
-    world.start(measures=True)  # and another daemon finds the same by itself
+    assert world.state.job(job).job.matrix.rate(8.0, 1.0) == 1.0
+    world.start(measures=True)  # and another daemon knows it
     world.pass_round()
     assert world.living(job) == [1]
+    assert world.state.job(job).job.matrix.rate(8.0, 1.0) == 1.0
 
 
 def test_cancelled_jobs_end_and_only_these(world: World) -> None:
@@ -413,10 +415,35 @@ def test_a_lease_runs_once_whoever_starts_it(tmp_path: Path) -> None:
     assert (tmp_path / "counted").read_text() == "x"
 
 
-def test_commands_speak_with_the_state(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_read_from_storage_is_told_for_each_job_and_server(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Iterations of 2 MB, 100 GB of data, and memory that holds half of them beside the processes."""
+    reads = Matrix((1.0,), (52.0,), ((3.0,),), (1.0, 52.0), Reads(2e6, 2.0, 100.0))
+    jobs = [world.submit(reads), world.submit(None)]
+    world.daemon.look()
+    assert main(["schedule", "ls", "--state", str(world.folder), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    shares = [world.state.leases(job)[0].lease.placement.shares[0] for job in jobs]
+    held = (shares[0].memory_gb - 2.0) / 100.0
+    assert rows[0]["MB/s"] == round(3.0 * 2.0 * (1 - held), 1)
+    assert rows[1]["MB/s"] is None
+    assert main(["schedule", "ls", "--state", str(world.folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()[3:]
+    assert [line.split(":")[0] for line in lines] == sorted({share.server for share in shares})
+    assert f"{3.0 * 2.0 * (1 - held):.3g} MB/s are read from storage" in "\n".join(lines)
+
+
+def test_commands_speak_with_the_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = ["--state", str(tmp_path / "state")]
     assert main(["schedule", "ls", *place]) == 1
     assert "there is no scheduler" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["schedule", "submit", *place, "--", "train.py"]) == 1
+    assert f"there is no script train.py in {tmp_path}" in capsys.readouterr().err
+    Path("train.py").touch()
     assert main(["schedule", "submit", *place, "--gpus", "2", "--", "train.py", "--lr", "1"]) == 0
     assert capsys.readouterr().out == "1\n"
     assert main(["schedule", "ls", *place, "--json"]) == 0

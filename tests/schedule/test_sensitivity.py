@@ -65,9 +65,12 @@ def test_the_model_is_corrected_by_what_was_measured(tmp_path: Path) -> None:
     assert matrix.memory_gb == pytest.approx((0.5, 1.0, 1.5, 2.0, 2.5))
     assert matrix.rate(4, 2.5) >= matrix.rate(4, 0.5)
     path = tmp_path / "train.json"
-    path.write_text(json.dumps(document("train", matrix, {"process_gb": 0.5})))
+    path.write_text(json.dumps(document("train", matrix, {"measured": {}})))
     read = read_profiles(path, [Server("a", 1, 3.0, 1.0)])["train"].matrix
     assert read.wanted == matrix.wanted
+    # 10 samples of 2 MB an iteration; 1.5 GB beside the processes' half hold half of the data
+    assert read.storage_mb_s(1.5, 3.0) == pytest.approx(3.0 * 20 * 0.5)
+    assert read.storage_mb_s(2.5, 3.0) == 0.0
     for count in (1, 2, 3, 4):
         assert read.rate(count, 1.5) == pytest.approx(matrix.rate(count, 1.5))
 

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
 
     def measure(count: int) -> float:
         seen[count] = observe(words, count * options.core, options.time)
-        print(f"{count} CPUs: {seen[count].rate:.3g} iterations per second", flush=True)
+        print(f"{count} CPU{'' if count == 1 else 's'}: {seen[count].rate:.3g} iterations per second", flush=True)
         return seen[count].rate
 
     rates = measured_counts(most, measure, options.measurements)
@@ -59,9 +59,12 @@ def run(options: argparse.Namespace) -> int:
         )
     process_gb = max(one.memory_bytes for one in seen.values()) / 1e9
     matrix = matrix_of(profile, rates, process_gb, options.core)
-    facts = {"process_gb": process_gb, "dataset_gb": profile.dataset.bytes / 1e9, "measured": rates}
-    write_text(options.output, json.dumps(document(Path(words[0]).stem, matrix, facts), indent=1) + "\n")
-    print(f"It wants {matrix.wanted[0]:g} CPUs and {matrix.wanted[1]:.3g} GB for each GPU. Written: {options.output}")
+    write_text(options.output, json.dumps(document(Path(words[0]).stem, matrix, {"measured": rates}), indent=1) + "\n")
+    reads_mb_s = matrix.storage_mb_s(process_gb, matrix.rate(*matrix.wanted))
+    print(
+        f"It wants {matrix.wanted[0]:g} CPU{'' if matrix.wanted[0] == 1 else 's'} and {matrix.wanted[1]:.3g} GB "
+        f"for each GPU, and would read {reads_mb_s:.3g} MB/s with nothing cached. Written: {options.output}"
+    )
     return 0
 
 

@@ -45,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
     if not words:
         raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
+    if words[0].endswith(".py") and not Path(words[0]).is_file():
+        raise CommandError(f"there is no script {words[0]} in {os.getcwd()}")
     if options.gpus < 1 or options.iterations < 1:
         raise ConfigError("--gpus and --iterations must be 1 or more")
     name, matrix = _matrix(options)

@@ -158,7 +158,16 @@ class Daemon:
             self._state.change_lease(lease, first_at=said["time"] - (said["clock"] - said["began"]))
         if not self._outcomes.is_current(lease):
             return
-        self._engine.handle(Progress(lease.job_id, ready["saved"] + said["batches"], self._rate(said)), now)
+        rate = self._rate(said)
+        self._engine.handle(Progress(lease.job_id, ready["saved"] + said["batches"], rate), now)
+        if rate is not None:
+            self._keep_learned(lease.job_id)
+
+    def _keep_learned(self, job_id: str) -> None:
+        """Write down a matrix that was corrected, so that the next daemon knows it."""
+        known, matrix = self._state.job(job_id), self._engine.standing(job_id).job.matrix
+        if known.is_profiled and matrix.rates != known.job.matrix.rates:
+            self._state.learn(job_id, matrix)
 
     def _rate(self, said: Mapping[str, Any]) -> float | None:
         """Iterations per second, if a lease has said enough for that."""

@@ -93,3 +93,7 @@ class Lease:
     proportional_rate: float
     """What the matrix promises for the GPU-proportional share of the same servers."""
     since_s: float
+
+    def storage_mb_s(self, matrix: Matrix, share: Share) -> float:
+        """What the job reads from storage on one of its servers, by its matrix."""
+        return share.gpus * matrix.storage_mb_s(share.memory_gb / share.gpus, self.rate)

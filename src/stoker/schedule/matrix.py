@@ -15,6 +15,22 @@ _SLACK = 1e-9
 """Part of a value by which rounding may have made it smaller."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What one GPU's part of a job reads, where that was measured."""
+
+    iteration_bytes: float
+    """In one iteration, from storage or a cache."""
+    process_gb: float
+    """Memory of its processes: what it has beyond holds data."""
+    dataset_gb: float
+
+    def from_storage(self, memory_gb: float) -> float:
+        """The part that is not in memory."""
+        held = (memory_gb - self.process_gb) / self.dataset_gb if self.dataset_gb else 1.0
+        return 1.0 - min(1.0, max(0.0, held))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
     """Two axes, each rising; a row of rates for each number of CPUs; and the point that the job wants."""
@@ -24,6 +40,7 @@ class Matrix:
     rates: tuple[tuple[float, ...], ...]
     wanted: tuple[float, float]
     """CPUs and memory for each GPU, beyond which nothing is gained."""
+    reads: Reads | None = None
     _known: dict[tuple[float, float], float] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +64,12 @@ class Matrix:
             found = self._known[asked] = self.rates[_below(self.cpus, cpus)][_below(self.memory_gb, memory_gb)]
         return found
 
+    def storage_mb_s(self, memory_gb: float, rate: float) -> float:
+        """What each GPU's part of a job reads from storage at a rate, with so much memory; 0 where that is not known."""
+        if self.reads is None:
+            return 0.0
+        return rate * self.reads.iteration_bytes * self.reads.from_storage(memory_gb) / 1e6
+
     def trimmed(self, cpus: float, memory_gb: float) -> tuple[float, float]:
         """The least for each GPU that is as fast as this, and is not more of either."""
         row, column = _below(self.cpus, cpus), _below(self.memory_gb, memory_gb)
@@ -68,7 +91,7 @@ class Matrix:
             return max(known, rate) if at_row >= row and at_column >= column else known
 
         rates = tuple(tuple(mended(one, other) for other in range(len(self.memory_gb))) for one in range(len(self.cpus)))
-        return Matrix(self.cpus, self.memory_gb, rates, self.wanted)
+        return Matrix(self.cpus, self.memory_gb, rates, self.wanted, self.reads)
 
 
 def flat(rate: float) -> Matrix:

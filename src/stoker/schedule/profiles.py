@@ -4,7 +4,8 @@
      "profiles": {"models": {NAME: {"cpus": 12, "mem": 125, "iter_time": 0.6, "tput": [[...], ...]}}, "models-4": {...}}}
 
 `tput` has a row for each number of CPUs, relative to the proportional share, with which an iteration takes `iter_time`
-seconds. `cpus` and `mem` are what the model wants. A group `models-N` is for servers with N CPUs per GPU, `models` for 3.
+seconds. `cpus` and `mem` are what the model wants. What it reads may be said by `iteration_bytes`, `process_gb` and
+`dataset_gb`. A group `models-N` is for servers with N CPUs per GPU, `models` for 3.
 """
 
 import json
@@ -16,7 +17,7 @@ from typing import Any
 
 from stoker.errors import ConfigError
 from stoker.schedule.job import Server
-from stoker.schedule.matrix import Matrix
+from stoker.schedule.matrix import Matrix, Reads
 
 _PLAIN_RATIO = 3
 
@@ -70,9 +71,17 @@ def _model(model: str, models: Mapping[str, Any], axes: tuple[tuple[float, ...],
             raise ConfigError(f"{at} is not a list of numbers")
         rates.append(tuple(_value(value, f"{at}, column {column + 1}") / iteration_s for column, value in enumerate(row)))
     try:
-        return ModelProfile(model, Matrix(axes[0], axes[1], tuple(rates), (cpus, memory)), iteration_s)
+        return ModelProfile(
+            model, Matrix(axes[0], axes[1], tuple(rates), (cpus, memory), _reads(profile, where)), iteration_s
+        )
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
+
+
+def _reads(profile: Mapping[str, Any], where: str) -> Reads | None:
+    if "iteration_bytes" not in profile:
+        return None
+    return Reads(*(_number(profile, name, where) for name in ("iteration_bytes", "process_gb", "dataset_gb")))
 
 
 def _field(document: Any, name: str, kind: type, where: str) -> Any:

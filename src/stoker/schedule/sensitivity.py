@@ -7,6 +7,7 @@ model's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from stoker.decide.model import Share, predict
 from stoker.profile import Profile
-from stoker.schedule.matrix import Matrix
+from stoker.schedule.matrix import Matrix, Reads
 
 MOST_MEASUREMENTS = 8
 _FLAT = 1.1
@@ -58,6 +59,7 @@ def matrix_of(profile: Profile, measured: Mapping[int, float], process_gb: float
         tuple(memory),
         tuple(tuple(map(float, row)) for row in rates),
         wanted(counts, memory, rates),
+        Reads(profile.batch_size * profile.dataset.sample_bytes, process_gb, profile.dataset.bytes / 1e9),
     )
 
 
@@ -72,11 +74,13 @@ def wanted(counts: Sequence[float], memory: Sequence[float], rates: Any) -> tupl
 def document(name: str, matrix: Matrix, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The matrix as `profiles` reads it: rates relative to the first."""
     base = matrix.rates[0][0]
+    reads = {} if matrix.reads is None else asdict(matrix.reads)
     model = {
         "cpus": matrix.wanted[0],
         "mem": matrix.wanted[1],
         "iter_time": 1 / base,
         "tput": [[rate / base for rate in row] for row in matrix.rates],
+        **reads,
         **facts,
     }
     return {"cpu_axis": matrix.cpus, "mem_axis_gb": matrix.memory_gb, "profiles": {"models": {name: model}}}

@@ -139,5 +139,6 @@ class Simulation:
                     row = {
                         "time_s": now, "job": lease.job_id, "server": share.server, "gpus": share.gpus, "cpus": share.cpus,
                         "memory_gb": share.memory_gb, "rate": lease.rate,
+                        "storage_mb_s": lease.storage_mb_s(self._by_id[lease.job_id].matrix, share),
                     }  # fmt: skip
                     self._log.write(json.dumps(row) + "\n")

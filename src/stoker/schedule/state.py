@@ -18,7 +18,7 @@ from typing import Any
 from stoker.errors import CommandError, ConfigError
 from stoker.schedule.job import Job, Lease, Placement, Share
 from stoker.schedule.marks import Marks, write_document
-from stoker.schedule.matrix import Matrix, flat
+from stoker.schedule.matrix import Matrix, Reads, flat
 
 _VERSION = 1
 _TABLES = """
@@ -188,6 +188,10 @@ class State:
         """Set columns of a job."""
         self._change("jobs", values, "id=?", (job_id,))
 
+    def learn(self, job_id: str, matrix: Matrix) -> None:
+        """A job's matrix is another one than was thought."""
+        self.change_job(job_id, matrix=json.dumps(_matrix_document(matrix)))
+
     def ask_cancel(self, job_id: str) -> bool:
         """Have a job ended; whether it was still there."""
         with self.decision():
@@ -231,14 +235,16 @@ class State:
 
 
 def _matrix_document(matrix: Matrix) -> list[Any]:
-    return [matrix.cpus, matrix.memory_gb, matrix.rates, matrix.wanted]
+    reads = matrix.reads and (matrix.reads.iteration_bytes, matrix.reads.process_gb, matrix.reads.dataset_gb)
+    return [matrix.cpus, matrix.memory_gb, matrix.rates, matrix.wanted, reads]
 
 
 def _job(row: sqlite3.Row) -> KnownJob:
     matrix = flat(1.0)
     if row["matrix"]:
-        cpus, memory, rates, wanted = json.loads(row["matrix"])
-        matrix = Matrix(tuple(cpus), tuple(memory), tuple(map(tuple, rates)), tuple(wanted))
+        cpus, memory, rates, wanted, *reads = json.loads(row["matrix"])  # older states end there
+        known = Reads(*reads[0]) if reads and reads[0] else None
+        matrix = Matrix(tuple(cpus), tuple(memory), tuple(map(tuple, rates)), tuple(wanted), known)
     job = Job(
         str(row["id"]),
         row["gpus"],

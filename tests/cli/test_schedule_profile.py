@@ -1,0 +1,48 @@
+"""`stoker schedule profile` on a real script, under real limits of cores."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from stoker.schedule.job import Server
+from stoker.schedule.profiles import read_profiles
+
+SCRIPT = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Burning(Dataset):
+    def __len__(self):
+        return 100_000
+    def __getitem__(self, index):
+        end = time.thread_time() + 0.005
+        while time.thread_time() < end:
+            pass
+        return torch.full((10,), float(index))
+
+weight = torch.nn.Linear(10, 1)
+optimizer = torch.optim.SGD(weight.parameters(), lr=1e-9)
+for batch in DataLoader(Burning(), batch_size=4, num_workers=2):
+    optimizer.zero_grad()
+    weight(batch).mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_is_analysed_and_watched_with_fewer_cores(tmp_path: Path) -> None:
+    script, target = tmp_path / "burn.py", tmp_path / "burn.json"
+    script.write_text(SCRIPT)
+    options = ["--time", "2", "--cpus", "2", "--core", "0.4", "-o", str(target)]
+    command = [sys.executable, "-m", "stoker", "schedule", "profile", *options, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 CPU: " in done.stdout
+    assert "It wants 2 CPUs" in done.stdout
+    model = json.loads(target.read_text())["profiles"]["models"]["burn"]
+    assert set(model["measured"]) == {"1", "2"}
+    matrix = read_profiles(target, [Server("a", 1, 3.0, 1.0)])["burn"].matrix
+    assert matrix.rate(2, model["mem"]) > 1.3 * matrix.rate(1, model["mem"])
+    assert matrix.reads is not None
+    assert matrix.reads.process_gb > 0.05
