@@ -93,13 +93,16 @@ def test_bad_jobs_are_named_and_others_go_on(tmp_path: Path) -> None:
         foreign = tmp_path / "foreign"
         other = ["sbatch", "-J", "other", "-o", str(foreign), "--mem=10", "--wrap", "sleep 1000"]
         assert "Submitted" in slurm.ask(*other)
+        gone = tmp_path / "gone.py"
+        gone.write_text("")
         large, absent, fine = (
-            one.ask("submit", *more) for more in (["--gpus", "3", str(good)], ["absent.py"], [str(good)])
+            one.ask("submit", *more) for more in (["--gpus", "3", str(good)], [str(gone)], [str(good)])
         )
+        gone.unlink()
         one.start()
         one.wait(100)
         assert "asks for 3 GPUs, and the largest server has 2" in one.ask("why", large)
-        assert "there is no file 'absent.py'" in one.ask("why", absent)
+        assert f"there is no file '{gone}'" in one.ask("why", absent)
         assert one.ask("why", fine) == "It is done, after 1 lease."
         assert slurm.ask("squeue", "-h", "-o", "%j %T") == "other RUNNING"
 
