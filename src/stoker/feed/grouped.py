@@ -205,17 +205,22 @@ class _ProcessServing:
             staging = Staging(self._address)
         except OSError:
             return  # the training process has gone
-        end_with_parent(lambda: _take_leave(staging))
+        leaving = threading.Event()
+        end_with_parent(lambda: _take_leave(staging, leaving))
         try:
             self._caching.begin()
             _serve(self._duty, worker, staging, TableExchange(staging, self._orders, self._caching, _always))
         except Exception:
             self._failures.put(portable(ExceptionWrapper(where=_where())))
             raise SystemExit(1) from None
+        finally:
+            if leaving.is_set():  # the member is out of the table, its files may not be gone: that thread ends the process
+                threading.Event().wait()
 
 
-def _take_leave(staging: Staging) -> None:
+def _take_leave(staging: Staging, leaving: threading.Event) -> None:
     """Remove a member whose training process is dead, with the files it left."""
+    leaving.set()
     with contextlib.suppress(Exception):
         leave(staging)
 
