@@ -15,7 +15,7 @@ from stoker.cache.notes import noted
 from stoker.errors import ConfigError
 from stoker.internals.names import DatasetKind, WorkerInfo
 from stoker.meter import now
-from stoker.pool.maker import CountingCollate, Maker, Room
+from stoker.pool.maker import CountingCollate, Room
 from stoker.pool.serving import Duty
 from stoker.pool.start import Start
 from stoker.pool.stateful import (
@@ -56,14 +56,23 @@ class OwnDuty(Duty):
         seed = self.base_seed + worker
         return WorkerInfo(id=worker, num_workers=self.workers, seed=seed, dataset=self.copies[worker])
 
-    def begin_or_raise(self, worker: int) -> Maker:
-        """Call the user's `worker_init_fn`, and return a maker."""
-        try:
-            return super().begin_or_raise(worker)
-        except Exception:
-            assert self.tell is not None
-            self.tell(Report.BEGUN, worker, 1, None)  # the error itself takes the place of a batch
-            raise
+    def begin(self, worker: int, where: str) -> Any:
+        """Call the user's `worker_init_fn`, and return a maker. If that fails, every batch raises its error."""
+        maker = super().begin(worker, where)
+        return maker if isinstance(maker, StatefulMaker) else _NotBegun(maker, self.tell, worker)
+
+
+class _NotBegun:
+    """The maker of a thread that could not begin: it has no state to tell, and says so."""
+
+    def __init__(self, failing: Any, tell: Tell | None, worker: int) -> None:
+        self._failing, self._tell, self._worker = failing, tell, worker
+
+    def make(self, work: Work, room: Room) -> Any:
+        """The error with which this worker failed to begin."""
+        if self._tell is not None:
+            self._tell(Report.BEGUN, self._worker, work.epoch, None)
+        return self._failing.make(work, room)
 
 
 @dataclass(frozen=True)
