@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from stoker.feed.carrier import MapStyle
 from stoker.feed.pooled import PoolIter
 from stoker.feed.positions import ArrivedState
 from stoker.feed.stateful import StatefulOrders
-from stoker.internals.names import BaseIterator
 from stoker.pool.pool import Pool
 from stoker.pool.serving import Result
 from stoker.pool.start import Start
@@ -97,7 +97,7 @@ class StreamThreadsIter(StatefulThreadsIter):
         return result
 
     def __next__(self) -> Any:
-        return BaseIterator.__next__(self)  # which compares the length that a stream says it has
+        return super(MapStyle, self).__next__()  # type: ignore[misc]  # torch's, which compares the length that a stream says it has
 
 
 def _is_end(result: Result) -> bool:
