@@ -97,7 +97,7 @@ class StreamThreadsIter(StatefulThreadsIter):
         return result
 
     def __next__(self) -> Any:
-        return super(MapStyle, self).__next__()  # type: ignore[misc]  # torch's, which compares the length that a stream says it has
+        return super(MapStyle, self).__next__()  # torch's, which compares the length that a stream says it has
 
 
 def _is_end(result: Result) -> bool:
