@@ -5,6 +5,7 @@ import itertools
 import json
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,7 +75,9 @@ def resumed_everywhere(kind: str, epochs: int, stride: int = 1, **options: Any) 
     loader.close()
     is_ordered = options.get("in_order", True) or not options.get("num_workers")
     # Generators of a worker that nobody's state holds go on through the epochs of a persistent worker.
-    columns = 2 if options.get("persistent_workers") and kind in ("no state", "stateful iterator") else 3
+    # Those of threads belong to the whole process.
+    draws = options.get("persistent_workers") or options.get("workers") == "threads"
+    columns = 2 if draws and kind in ("no state", "stateful iterator") else 3
     for at in range(0, len(states), stride):
         with make(kind, **options) as other:
             other.load_state_dict(states[at])
@@ -110,14 +113,70 @@ def test_in_no_order(kind: str) -> None:
     resumed_everywhere(kind, 1, 3, num_workers=3, in_order=False)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("in_order", [False, True])
+def test_with_threads(kind: str, persistent: bool, workers: int, in_order: bool) -> None:
+    options: dict[str, Any] = {"workers": "threads", "num_workers": workers, "in_order": in_order}
+    resumed_everywhere(kind, 2, 2, persistent_workers=persistent, snapshot_every_n_steps=3, **options)
+
+
+class Uncopyable(StatefulStream):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("an open file")
+
+
+def test_each_thread_has_a_dataset_of_its_own() -> None:
+    owners = []
+    stream = StatefulStream(COUNT)
+    options: dict[str, Any] = {"num_workers": 2, "workers": "threads"}
+    loader = stoker.DataLoader(stream, 2, worker_init_fn=lambda _: owners.append(get_worker_info().dataset), **options)
+    assert sorted(number for batch in loader for number in listed(batch)[0]) == sorted([*range(0, 23, 2), *range(1, 18, 2)])
+    assert len({id(one) for one in [*owners, stream]}) == 3 and stream.place == 0
+    with pytest.raises(ConfigError, match="an open file"):
+        iter(stoker.DataLoader(Uncopyable(COUNT), **options))
+
+
+@pytest.mark.parametrize("by", ["processes", "threads"])
+@pytest.mark.parametrize("kind", ["stateful stream", "no state"])
+def test_another_thread_asks_for_states_and_does_not_disturb_the_loop(by: str, kind: str) -> None:
+    expected = rest(make(kind, num_workers=2, workers=by), range(1))
+    for _ in range(5):
+        loader = make(kind, num_workers=2, workers=by)
+        iterator = iter(loader)
+        asking = [threading.Thread(target=loader.state_dict) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        seen = [(0, listed(batch)) for batch in iterator]
+        for thread in asking:
+            thread.join(20)
+        assert not any(thread.is_alive() for thread in asking)
+        assert cut(seen, 2) == cut(expected[:-1], 2)
+
+
+def fail(worker: int) -> None:
+    raise ValueError(f"worker {worker} cannot begin")
+
+
+@pytest.mark.parametrize("by", ["processes", "threads"])
+def test_a_state_of_workers_that_cannot_begin_does_not_hang(by: str) -> None:
+    loader = make("stateful stream", num_workers=2, workers=by, worker_init_fn=fail)
+    iterator = iter(loader)
+    loader.state_dict()
+    with pytest.raises(ValueError, match="cannot begin"):
+        next(iterator)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by", ["processes", "threads"])
 @pytest.mark.parametrize("workers", range(4))
-def test_all_of_them(kind: str, workers: int) -> None:
+def test_all_of_them(kind: str, workers: int, by: str) -> None:
     orders = (True, False) if workers else (True,)
     for every, in_order, persistent in itertools.product((1, 3, 7, None), orders, {False, workers > 0}):
         options: dict[str, Any] = {"num_workers": workers, "persistent_workers": persistent, "in_order": in_order}
-        resumed_everywhere(kind, 2, snapshot_every_n_steps=every, **options)
+        resumed_everywhere(kind, 2, snapshot_every_n_steps=every, workers=by, **options)
 
 
 @pytest.mark.parametrize("kind", ["stateful stream", "stateful iterator"])

@@ -1,15 +1,18 @@
 """Streams of other libraries, in a process that is killed by SIGKILL after every batch, and started again."""
 
+import io
 import json
 import multiprocessing
 import os
 import signal
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import webdataset
 from torch.utils.data import IterableDataset
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.nodes import IterableWrapper as NodeWrapper
@@ -29,6 +32,23 @@ def huggingface(folder: Path, *, shuffled: bool) -> Any:
     cache = str(folder / "cache")
     stream = datasets.load_dataset("json", data_files=files, split="train", streaming=True, cache_dir=cache)
     return stream.shuffle(seed=3, buffer_size=10) if shuffled else stream
+
+
+def number_of(sample: dict[str, bytes]) -> int:
+    return int(sample["cls"])
+
+
+def tar_shards(folder: Path, *, shuffled: bool) -> Any:
+    """WebDataset over a list of shards, in a random order and through a buffer, or not."""
+    names = [str(folder / f"{number}.tar") for number in range(4)]
+    for shard, name in enumerate(names):
+        with tarfile.open(name, "w") as archive:
+            for number in range(25 * shard, 25 * shard + 25):
+                member = tarfile.TarInfo(f"{number:03}.cls")
+                member.size = len(content := str(number).encode())
+                archive.addfile(member, io.BytesIO(content))
+    stream = webdataset.WebDataset(names, shardshuffle=4 if shuffled else False, detshuffle=shuffled, seed=3)
+    return (stream.compose(webdataset.detshuffle(10, seed=5)) if shuffled else stream).map(number_of)
 
 
 def datapipe(folder: Path) -> Any:
@@ -57,6 +77,8 @@ class OfNodes(IterableDataset[Any]):
 KINDS: dict[str, tuple[Callable[[Path], Any], int]] = {
     "huggingface": (lambda folder: huggingface(folder, shuffled=False), 2),
     "huggingface, shuffled": (lambda folder: huggingface(folder, shuffled=True), 2),
+    "webdataset": (lambda folder: tar_shards(folder, shuffled=False), 2),
+    "webdataset, shuffled": (lambda folder: tar_shards(folder, shuffled=True), 2),
     "datapipe": (datapipe, 2),
     "nodes": (lambda folder: OfNodes(), 1),
 }

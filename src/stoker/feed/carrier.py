@@ -297,7 +297,7 @@ class WorkersIter(_Watched, WorkersIterator):
             self._slots.give_back()
 
 
-class _MapStyle:
+class MapStyle:
     """For map-style datasets: torch's `__next__` checks the length of iterable datasets only."""
 
     _next_data: Callable[[], Any]
@@ -312,7 +312,7 @@ class _MapStyle:
         return data
 
 
-class MapIter(_MapStyle, _Watched, BaseIterator):
+class MapIter(MapStyle, _Watched, BaseIterator):
     """An iterator that does not get its batches from torch's: `_obtain` gets them."""
 
     def __init__(self, loader: Any, *, indices: Any = None, draws_seed: bool = False) -> None:
@@ -341,9 +341,9 @@ class MapIter(_MapStyle, _Watched, BaseIterator):
         self._begin_epoch()
 
 
-class MapInlineIter(_MapStyle, InlineIter):
+class MapInlineIter(MapStyle, InlineIter):
     """`num_workers=0`, map-style."""
 
 
-class MapWorkersIter(_MapStyle, WorkersIter):
+class MapWorkersIter(MapStyle, WorkersIter):
     """`num_workers>0`, map-style."""

@@ -27,10 +27,13 @@ from stoker.feed.stateful import (
     StreamWorkersIter,
     keeps_states,
 )
+from stoker.feed.stateful_threads import StatefulThreadsIter, StreamThreadsIter
+from stoker.internals import worker_info
 from stoker.pool.maker import Maker, PositionMaker, fetching, stacks
 from stoker.pool.pool import Pool
 from stoker.pool.processes import LinePool, LoaderSlots
 from stoker.pool.serving import Duty, itself
+from stoker.pool.thread_states import Making, OwnDuty, copies_of
 from stoker.pool.threads import HereRoom, QueuePool
 from stoker.slots import offers
 from stoker.tensor.leaves import HereCollate
@@ -64,7 +67,7 @@ def _make(loader: Any) -> Any:
     elif loader.num_workers == 0:
         iterator = _inline_kind(loader)(loader)
     elif threads:
-        iterator = PoolIter(loader, partial(_thread_pool, loader, _fetching(loader, _collate_here(loader))))
+        iterator = _threads_kind(loader)(loader, partial(_threads_that_fetch, loader))
     elif (job := sharing.job_of(loader)) is not None:
         start = partial(_process_pool, loader, _fetching(loader, loader.collate_fn), job)
         iterator = _in_turn(loader)(loader, start)
@@ -85,6 +88,12 @@ def _workers_kind(loader: Any) -> Any:
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return StreamWorkersIter
     return StatefulWorkersIter if keeps_states(loader) else MapWorkersIter
+
+
+def _threads_kind(loader: Any) -> Any:
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return StreamThreadsIter
+    return StatefulThreadsIter if keeps_states(loader) else PoolIter
 
 
 def _seeded(loader: Any, *, threads: bool) -> Any:
@@ -150,10 +159,25 @@ def _process_pool(loader: Any, maker: Callable[[], Maker], job: str | None, iter
 
 
 def _thread_pool(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Pool:
+    return QueuePool(_duty(loader, maker, iterator), loader.caching, _room_here(loader, iterator))
+
+
+def _threads_that_fetch(loader: Any, iterator: Any) -> Pool:
+    """Worker threads without a seed. They share the dataset, unless it is a stream or has a state."""
+    if not isinstance(iterator, StatefulThreadsIter) or not iterator.has_states:
+        return _thread_pool(loader, _fetching(loader, _collate_here(loader)), iterator)
+    collate, batched, told = _collate_here(loader), is_batched(loader), iterator.told
+    every = -(-(loader.snapshot_every_n_steps or 0) // loader.num_workers)
+    making = Making(collate, batched, loader.batch_size, loader.drop_last, iterator.starts, every, told)
+    copies = copies_of(loader.dataset, loader.num_workers)
+    told_first = loader.worker_init_fn, loader.num_workers, iterator.base_seed
+    duty = OwnDuty(loader.dataset, *told_first, making, copies, told)
+    return QueuePool(duty, loader.caching, _room_here(loader, iterator))
+
+
+def _room_here(loader: Any, iterator: Any) -> HereRoom:
     collate = _collate_here(loader)
-    here = collate if isinstance(collate, HereCollate) else None
-    room = HereRoom(loader.caching, here, pins=iterator.pins)
-    return QueuePool(_duty(loader, maker, iterator), loader.caching, room)
+    return HereRoom(loader.caching, collate if isinstance(collate, HereCollate) else None, pins=iterator.pins)
 
 
 def _duty(loader: Any, maker: Callable[[], Maker], iterator: Any) -> Duty:
@@ -170,8 +194,14 @@ def _collate_here(loader: Any) -> Any:
 def _check_threads(loader: Any) -> None:
     """Warn once of what worker threads cannot do."""
     dataset = loader.dataset
+    if isinstance(dataset, torch.utils.data.IterDataPipe):
+        raise ConfigError(
+            "workers='threads': torch shares a datapipe among worker processes alone; use workers='processes'"
+        )
     if isinstance(dataset, torch.utils.data.IterableDataset):
-        raise ConfigError("workers='threads' share one dataset, so an IterableDataset would give every sample to each")
+        if not worker_info.can_be_answered():
+            raise ConfigError("workers='threads': in this torch no thread can be told its part of a stream; use processes")
+        return
     if loader._told_about_threads or takes_rng(dataset):
         return
     loader._told_about_threads = True

@@ -35,6 +35,8 @@ class PoolIter(MapIter):
         self._sent = self._expected = 0
         self._helped = 0
         """Works that were ordered beyond what the own workers may have, because others help them."""
+        self._latest = -1
+        """The number of the work whose result was taken last."""
         self._due: dict[int, int] = {}
         """The worker of each work that is under way."""
         self._early: dict[int, Result] = {}
@@ -57,11 +59,23 @@ class PoolIter(MapIter):
             self._early[number] = result
         self._drop(self._early.values())
         self._early.clear()
+        self._begin_turns()
+        for _ in range(self._most_due * self._crew_size):
+            self._order_next()
+
+    def _begin_turns(self) -> None:
+        """Nothing is under way: begin to count."""
         self._expected, self._is_over = self._sent, False
         self._turns = itertools.cycle(range(self._crew_size))
         self._helped = 0
-        for _ in range(self._most_due * self._crew_size):
-            self._order_next()
+
+    def _next_turn(self) -> int | None:
+        """The worker that gets the next work."""
+        worker = next(self._turns)
+        if not self._in_order:  # a slow worker does not hold up the others
+            while self._load[worker] >= self._most_due:
+                worker = next(self._turns)
+        return worker
 
     def _next_work(self) -> Work:
         """The next work to order. Raises StopIteration after the last."""
@@ -75,10 +89,9 @@ class PoolIter(MapIter):
         except StopIteration:
             self._is_over = True
             return
-        worker = next(self._turns)
-        if not self._in_order:  # a slow worker does not hold up the others
-            while self._load[worker] >= self._most_due:
-                worker = next(self._turns)
+        worker = self._next_turn()
+        if worker is None:
+            return
         self._due[self._sent] = worker
         self._load[worker] += 1
         assert self._pool is not None
@@ -108,8 +121,8 @@ class PoolIter(MapIter):
         """The result that is due next."""
         self._is_due = False
         while True:
-            if self._expected in self._early:
-                result = self._early.pop(self._expected)
+            if (number := self._expected) in self._early:
+                result = self._early.pop(number)
                 self._expected += 1
                 break
             if not self._due:
@@ -121,6 +134,7 @@ class PoolIter(MapIter):
                 self._expected += 1
                 break
             self._early[number] = result
+        self._latest = number
         try:
             self._order_next()
             while self._pool is not None and self._helped < self._pool.helpers:

@@ -28,12 +28,12 @@ class ArrivedState:
     __slots__ = ("_memory", "_packed", "_used", "content", "has_ended")
 
     def __init__(
-        self, inbox: Inbox, has_ended: bool, content: bytes | None = None, place: Any = None, packed: Any = None
+        self, inbox: Inbox | None, has_ended: bool, content: Any = None, place: Any = None, packed: Any = None
     ) -> None:
         self.has_ended = has_ended
         self.content = content
         self._packed = packed
-        self._memory: Any = None if place is None else inbox.open(place[:2], *place[2:])[0]
+        self._memory: Any = None if place is None or inbox is None else inbox.open(place[:2], *place[2:])[0]
         self._used = 0 if place is None else place[3]
 
     @property
@@ -107,11 +107,20 @@ class WorkersPosition:
             return  # of an epoch that was left early
         seen = self._workers[worker]
         if what == Report.BEGUN:
-            seen.has_begun = True
             if state is not None and not seen.goes_on_from_a_state:
                 seen.state, seen.since = state, 0
+            seen.has_begun = True
         elif state is not None and state.is_new:
             seen.final = state
+
+    def reported(self, worker: int) -> None:
+        """A worker has made something, or failed to begin: it has told how it begins, or never will."""
+        self._workers[worker].has_begun = True
+
+    @property
+    def generation(self) -> int:
+        """The number of the epoch of these workers."""
+        return self._generation
 
     @property
     def have_begun(self) -> bool:
@@ -151,7 +160,7 @@ class WorkersPosition:
             states = [_written(seen.batches, seen.since, seen.has_ended, seen.asked()) for seen in self._workers]
             workers = len(self._workers)
             part = {"workers": workers, "next_worker": self._next_worker % workers, "states": states}
-        pending = [index for number, (index, _) in self._ordered.items() if number < self._highest]
+        pending = [index for number, (index, _) in list(self._ordered.items()) if number < self._highest]
         if pending:
             part["pending"] = pending
         if self._sampled is not None and self._highest >= 0:

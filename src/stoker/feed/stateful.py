@@ -4,9 +4,10 @@ They are those of `carrier`, and note what belongs to the batch that the trainin
 a state do not come here.
 """
 
+import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotRoom
 from stoker.slots.area import Area
 from stoker.slots.inbox import Inbox
+
+_TAKE_S = 0.1
+"""How long somebody who asks for a state keeps the training loop from taking reports."""
 
 
 def keeps_states(loader: Any) -> bool:
@@ -87,19 +91,12 @@ class StatefulOpener(Opener):
         return made if type(made.state) is not tuple else made._replace(state=ArrivedState(self._states, *made.state))
 
 
-class _StatefulWorkers:
-    """For loaders with worker processes."""
+class StatefulOrders:
+    """For loaders with workers: notes what is ordered, and begins where a state says."""
 
-    _in_order: bool
-    _send_idx: int
-    _task_info: dict[int, Any]
-    _worker_queue_idx_cycle: Any
     _sampler_iter: Any
-    _lines: Any
-    _states: Inbox | None = None
-    _position: WorkersPosition
 
-    def __init__(self, loader: Any, slots: LoaderSlots) -> None:
+    def _begin_notes(self, loader: Any) -> None:
         is_stream = isinstance(loader.dataset, torch.utils.data.IterableDataset)
         self._has_states = is_stream or is_stateful(loader.dataset)
         self._resuming: Resuming = loader._resuming
@@ -107,16 +104,80 @@ class _StatefulWorkers:
         self._is_unordered = not is_stream and not loader.in_order
         self._tracks = self._is_unordered or self._sampled is not None
         """Whether orders are noted: not all that were ordered before the last one that was seen may be seen."""
-        self._early: deque[Any] = deque()
-        """Reports that came while somebody waited for states."""
         persists = loader.persistent_workers
         self._position = WorkersPosition(self._sampled, has_states=self._has_states, persists=persists)
         complete = weakref.WeakMethod(self._complete)
         self._position.complete = lambda: call() if (call := complete()) is not None else None
-        super().__init__(loader, slots)  # type: ignore[call-arg]
+
+    def _complete(self) -> None:
+        """Wait until all workers have told how they begin."""
+        raise NotImplementedError
+
+    def _show_position(self, loader: Any) -> None:
+        """Once the workers are there."""
         loader._position = self._position
         if loader.timeout and any(start.since for start in self._resuming.starts):
             self._complete()  # passing by is no batch that is late
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._resuming = loader._resuming
+        self._position.begin(self._resuming.starts_of(loader.num_workers), self._resuming.next_worker)
+        self._pending = deque(self._resuming.pending)
+        self._is_new_epoch = True
+        if not first_iter:
+            loader._position = self._position
+        super()._reset(loader, first_iter)  # type: ignore[misc]
+
+    def _next_index(self) -> Any:
+        if self._is_new_epoch:
+            self._begin_orders()
+        index = self._pending.popleft() if self._pending else super()._next_index()  # type: ignore[misc]
+        if self._tracks:
+            self._position.ordered(self._next_number(), index if self._is_unordered else None)
+        return index
+
+    def _next_number(self) -> int:
+        """The number of the next order."""
+        raise NotImplementedError
+
+    def _worker_turns(self) -> Iterator[int]:
+        """Whose turn it is."""
+        raise NotImplementedError
+
+    def _begin_orders(self) -> None:
+        """Before the first order of an epoch: let the samplers and the workers' turns be where they were."""
+        self._is_new_epoch = False
+        for _ in range(self._resuming.next_worker):
+            next(self._worker_turns())
+        if self._sampled is not None:
+            self._sampler_iter = self._sampled.begin(self._resuming.sampler, is_fresh=self._resuming.is_fresh)
+            self._tracks = self._is_unordered or self._sampled.state() is not None
+
+
+class _StatefulWorkers(StatefulOrders):
+    """For loaders with worker processes."""
+
+    _in_order: bool
+    _send_idx: int
+    _task_info: dict[int, Any]
+    _worker_queue_idx_cycle: Any
+    _lines: Any
+    _states: Inbox | None = None
+
+    def __init__(self, loader: Any, slots: LoaderSlots) -> None:
+        self._begin_notes(loader)
+        self._early: deque[Any] = deque()
+        """Reports that came while somebody waited for states."""
+        self._taking = threading.RLock()
+        """Held while a report is taken. A signal's handler may ask for a state while its thread holds it."""
+        super().__init__(loader, slots)  # type: ignore[call-arg]
+        self._show_position(loader)
+
+    def _next_number(self) -> int:
+        return self._send_idx
+
+    def _worker_turns(self) -> Iterator[int]:
+        return self._worker_queue_idx_cycle  # type: ignore[no-any-return]
 
     def _parts(self, loader: Any, slots: LoaderSlots, room: SlotRoom, *, forked: bool) -> tuple[Opener, Beginning]:
         if not self._has_states:
@@ -129,35 +190,14 @@ class _StatefulWorkers:
         return self._opener, StatefulBeginning(room, forked=forked, area=area, starts=starts, every=every)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
-        self._resuming = loader._resuming
-        self._position.begin(self._resuming.starts_of(loader.num_workers), self._resuming.next_worker)
-        self._pending = deque(self._resuming.pending)
-        self._is_new_epoch = True
         self._early.clear()
-        if not first_iter:
-            loader._position = self._position
-        super()._reset(loader, first_iter)  # type: ignore[misc]
-
-    def _next_index(self) -> Any:
-        if self._is_new_epoch:
-            self._begin_orders()
-        index = self._pending.popleft() if self._pending else super()._next_index()  # type: ignore[misc]
-        if self._tracks:
-            self._position.ordered(self._send_idx, index if self._is_unordered else None)
-        return index
-
-    def _begin_orders(self) -> None:
-        """Before the first order of an epoch: let the samplers and the workers' turns be where they were."""
-        self._is_new_epoch = False
-        for _ in range(self._resuming.next_worker):
-            next(self._worker_queue_idx_cycle)
-        if self._sampled is not None:
-            self._sampler_iter = self._sampled.begin(self._resuming.sampler, is_fresh=self._resuming.is_fresh)
-            self._tracks = self._is_unordered or self._sampled.state() is not None
+        super()._reset(loader, first_iter)
 
     def _try_get_data(self, *timeout: float) -> Any:
-        if self._early:
-            return True, self._early.popleft()
+        with self._taking:
+            return (True, self._early.popleft()) if self._early else self._take(*timeout)
+
+    def _take(self, *timeout: float) -> Any:
         got = super()._try_get_data(*timeout)  # type: ignore[misc]
         if got[0] and type(got[1][0]) is tuple:
             (what, worker, generation), opened = got[1]
@@ -166,13 +206,17 @@ class _StatefulWorkers:
         return got
 
     def _complete(self) -> None:
-        """Wait until all workers have told how they begin."""
-        came: deque[Any] = deque()
+        """Wait until all workers have told how they begin. Any thread may; a loop that waits for a batch hears it, too."""
         while self._lines is not None and not self._position.have_begun:
-            arrived, report = self._try_get_data()
-            if arrived:
-                came.append(report)
-        self._early.extend(came)
+            if not self._taking.acquire(timeout=_TAKE_S):
+                continue
+            try:
+                arrived, report = (False, None) if self._position.have_begun else self._take(_TAKE_S)
+                if arrived:
+                    self._early.append(report)
+                    self._position.reported(self._task_info[report[0]][0])
+            finally:
+                self._taking.release()
 
     def _process_data(self, data: Any, worker: int) -> Any:
         if self._has_states:

@@ -10,12 +10,14 @@ import copy
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import nullcontext
+from typing import Any, NamedTuple, Protocol
 
 import torch.utils.data
 
 from stoker.batch import pack
 from stoker.errors import ConfigError
+from stoker.internals import worker_info
 from stoker.internals.names import DatasetKind, create_fetchers_by
 from stoker.meter import now
 from stoker.pool.filling import one_reader
@@ -25,6 +27,7 @@ from stoker.pool.worker import Beginning, SlotRoom
 from stoker.slots.area import Area
 from stoker.slots.messages import Plain
 from stoker.slots.outbox import Outbox
+from stoker.tensor.leaves import HereCollate
 from stoker.tensor.seeding import generators_restored
 
 INLINE_BYTES = 64 << 10
@@ -85,10 +88,15 @@ def begin_anew(thing: Any, state: Any) -> None:
     by the state as it was: they may keep what they are given, and change it.
     """
     load(thing, copy.deepcopy(state))
-    with generators_restored():
+    with nullcontext() if _is_worker_thread() else generators_restored():
         was_at_its_end = not any(True for _ in iter(thing))
     if not was_at_its_end:
         load(thing, state)
+
+
+def _is_worker_thread() -> bool:
+    """Whether the default generators are not this worker's own: other threads draw from them at the same time."""
+    return torch.utils.data.get_worker_info() is not None and worker_info.of_process() is None
 
 
 def load(thing: Any, state: Any) -> None:
@@ -131,7 +139,8 @@ def _pass_by(fetcher: Any, batches: int, told: Callable[[int, int], None] | None
     """Take batches from a stream and drop them. Only a `collate_fn` of the user's is called: it may draw random numbers."""
     collate = fetcher.collate_fn
     users = collate.collate_fn
-    fetcher.collate_fn = list if users is torch.utils.data.default_collate else users
+    is_torchs = users is torch.utils.data.default_collate or isinstance(users, HereCollate)
+    fetcher.collate_fn = list if is_torchs else users
     if users is torch.utils.data.default_convert:
         fetcher.collate_fn = id
     indices = [None] * collate.batch_size if fetcher.auto_collation else None
@@ -206,17 +215,17 @@ class StatefulBeginning(Beginning):
         if not is_stateful(dataset) and not is_stateful(getattr(fetcher, "dataset_iter", None)):
             self._tell(Report.BEGUN, None)
             return fetcher
-        return _Fetching(fetcher, self._writer, self._tell, self._every if kind == DatasetKind.Iterable else 1)
+        return Fetching(fetcher, self._writer, self._tell, self._every if kind == DatasetKind.Iterable else 1)
 
     def _tell(self, what: str, state: Any) -> None:
         made = Made(0, 0.0, 0.0, None, state=state)
         self._reports.put(((what, self._number, self._generation), Plain(made)))
 
 
-class _Fetching:
+class Fetching:
     """A fetcher whose batches are reported with the dataset's state after them."""
 
-    def __init__(self, fetcher: Any, writer: "StateWriter", tell: Callable[[str, Any], None], every: int) -> None:
+    def __init__(self, fetcher: Any, writer: "Writer", tell: Callable[[str, Any], None], every: int) -> None:
         self._fetcher, self._writer, self._tell, self._every = fetcher, writer, tell, every
         self._ask = asking(fetcher)
         self._batches = 0
@@ -247,6 +256,16 @@ class _Fetching:
             return made
         state = self._writer.write(self._ask(), has_ended=getattr(self._fetcher, "ended", False))
         return type(made)((*made[:-1], state)) if type(made) is Plain else made._replace(state=state)
+
+
+class Writer(Protocol):
+    """Writes states for reports."""
+
+    def forget(self) -> None:
+        """Write the next state even if it is like the last one."""
+
+    def write(self, asked: Asked, *, has_ended: bool) -> tuple[Any, ...] | None:
+        """A state as plain values, or None where there is no room for it."""
 
 
 class StateWriter:
