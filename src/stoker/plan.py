@@ -39,6 +39,7 @@ from stoker.errors import ConfigError
 READERS, MOST_READERS = 16, 64
 """Threads that read ahead on a host if nothing is said, and at most. They wait for storage, not for a core."""
 OFFLOAD_PARTS = ("all", "prepare", "samples")
+_KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
 
 SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
@@ -107,9 +108,12 @@ class Plan:
                 if (isinstance(value, bool) and kind is not bool) or not isinstance(
                     value, (kind, int) if kind is float else kind
                 ):
-                    raise ConfigError(f"the plan {path}: {key} in [{section}] must be a {kind.__name__}, not {value!r}")
+                    raise ConfigError(f"the plan {path}: {key} in [{section}] must be {_KINDS[kind]}, not {value!r}")
                 values[name] = value
-        return cls.of_values(values)
+        try:
+            return cls.of_values(values)
+        except ConfigError as error:
+            raise ConfigError(f"the plan {path}: {error}") from None
 
     @classmethod
     def of_values(cls, values: Mapping[str, Any]) -> Self:

@@ -1,6 +1,8 @@
 """Sizes and rates as people write them: `8GB`, `512MiB`, `530MB/s`."""
 
+import math
 import re
+from collections.abc import Sequence
 
 from stoker.errors import ConfigError
 
@@ -34,6 +36,15 @@ def parse_rate(value: str, what: str = "a rate") -> float:
     if not value.endswith("/s"):
         raise ConfigError(f"{what} is text such as '530MB/s', not {value!r}")
     return float(parse_bytes(value[:-2], what))
+
+
+def whole_percents(parts: Sequence[float]) -> list[int]:
+    """Parts of a whole in per cent, without decimals. If they sum to 1, these sum to 100: the largest rests round up."""
+    exact = [100 * part for part in parts]
+    found = [math.floor(one) for one in exact]
+    for number in sorted(range(len(exact)), key=lambda one: found[one] - exact[one])[: round(sum(exact)) - sum(found)]:
+        found[number] += 1
+    return found
 
 
 def format_bytes(count: float) -> str:

@@ -41,3 +41,51 @@ def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     for action in ("ls", "clear"):
         assert main(["cache", action, "--dir", str(tmp_path / "typo")]) == 1
         assert "there is no directory" in capsys.readouterr().err
+
+
+def test_names_are_shown_as_they_are_and_are_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("/data/Bücher/训练", "/data/\x1b[2J"):
+        cache = Cache(name, 100_000, tmp_path)
+        cache.fetch(Numbered(range(10)))
+        cache.close()
+    assert main(["cache", "ls", "--dir", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "  /data/Bücher/训练\n" in out
+    assert "  /data/\\x1b[2J\n" in out
+    assert main(["cache", "rm", "/data/\\x1b[2J", "--dir", str(tmp_path)]) == 0  # as it is shown
+    capsys.readouterr()
+    assert main(["cache", "ls", "--dir", str(tmp_path)]) == 0
+    assert "x1b" not in capsys.readouterr().out
+
+
+def test_empty_caches_are_not_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = Cache("/data/empty", 100_000, tmp_path)
+    where = ["--dir", str(tmp_path)]
+    assert main(["cache", "ls", *where]) == 0
+    assert capsys.readouterr().out.endswith("/data/empty\n")  # a job uses it
+    cache.close()
+    assert main(["cache", "ls", *where]) == 0
+    assert capsys.readouterr().out == "no caches\n"
+    assert main(["cache", "rm", "/data/empty", *where]) == 0
+
+
+def test_rm_and_what_it_would_remove(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--dir", str(tmp_path)]
+    for name in ("/data/a", "/data/b"):
+        cache = Cache(name, 100_000, tmp_path)
+        cache.fetch(Numbered(range(10)))
+        cache.close()
+    for words in (["rm", "/data/a"], ["clear", "/data/a"]):
+        assert main(["cache", *words, "--dry-run", *where]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("/data/a would be removed: ")
+        assert out.endswith("would be given back\n")
+        assert "/data/b" not in out
+    assert main(["cache", "rm", "/data/a", *where]) == 0
+    capsys.readouterr()
+    assert main(["cache", "ls", *where]) == 0
+    out = capsys.readouterr().out
+    assert "/data/b" in out
+    assert "/data/a" not in out
+    with pytest.raises(SystemExit):
+        main(["cache", "rm", *where])

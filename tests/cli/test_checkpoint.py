@@ -1,8 +1,10 @@
 """`stoker checkpoint`, as a user runs it."""
 
 import json
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -32,15 +34,19 @@ def saved(tmp_path: Path) -> tuple[Path, torch.nn.Module]:
 
 def test_ls_and_verify(saved: tuple[Path, torch.nn.Module]) -> None:
     place, _ = saved
-    assert [line.split()[0] for line in command("ls", place).stdout.splitlines()] == ["2", "1"]
+    head, *lines = command("ls", place).stdout.splitlines()
+    assert head.split() == ["step", "written", "size", "state", "name"]
+    today = time.strftime("%Y-%m-%d", time.localtime())
+    shape = re.compile(rf" +(\d) +{today} \d\d:\d\d +[\d.]+ K?B +listed +000000000\d-\w+")
+    assert [found and found[1] for found in map(shape.fullmatch, lines)] == ["2", "1"]
     rows = json.loads(command("verify", place, "--json").stdout)
     assert [row["state"] for row in rows] == ["whole", "whole"]
     newest = next(place.glob("0000000002-*.data"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     done = command("verify", place)
     assert done.returncode == 1
-    assert "damaged" in done.stdout.splitlines()[0]
-    assert "whole" in done.stdout.splitlines()[1]
+    assert "damaged" in done.stdout.splitlines()[1]
+    assert "whole" in done.stdout.splitlines()[2]
 
 
 def test_export(saved: tuple[Path, torch.nn.Module], tmp_path: Path) -> None:

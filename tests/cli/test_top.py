@@ -22,6 +22,7 @@ import pytest
 from tests.cli.loading import SCRIPT, Together, Training
 from tests.tries import HANG_S, fastest, in_some_try, seconds, until
 
+import stoker
 from stoker.cli import main
 from stoker.group.door import home
 
@@ -305,4 +306,12 @@ def test_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     (tmp_path / "none" / "loaders").mkdir(parents=True)
     (tmp_path / "none").chmod(0o755)
     assert main(["top", "--once"]) == 1
-    assert "is not a folder of this user alone" in capsys.readouterr().err
+    said = f"{tmp_path / 'none'} is not a folder of this user alone: chmod 700 {tmp_path / 'none'}\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
+def test_a_loader_says_why_it_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("STOKER_TOP", str(tmp_path))
+    with pytest.warns(UserWarning, match=f"`stoker top` will not see this loader: .*chmod 700 {tmp_path}"):
+        next(iter(stoker.DataLoader(list(range(4)))))

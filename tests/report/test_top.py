@@ -58,3 +58,21 @@ def test_what_other_hosts_prepare_is_shown_where_they_may() -> None:
     assert "REMOTE" not in table([row_of()], Style(160))[0]
     head, line, *_ = table([row], Style(160))
     assert "REMOTE" in head and "75 % 3w 3MB/s" in line
+
+
+def test_training_is_told_from_validation() -> None:
+    rows = [measure(None, (200.1, seen_at(200.0, 10, role=role))) for role in ("train", "eval", "")]
+    head, *lines = table(rows, Style(160))
+    at = head.index("FOR") - 2
+    assert [line[at : at + 5].strip() for line in lines if "Pictures" in line] == ["train", "eval", "-"]
+
+
+def test_groups_of_one_name_are_told_apart() -> None:
+    one = group_row()
+    other = replace(one, seen=replace(one.seen, role="eval", facts=replace(one.seen.facts, stream="cd34")))
+    last = replace(one, seen=replace(one.seen, facts=replace(one.seen.facts, stream="ef56")))
+    text = "\n".join(table([one, other, last], Style(200)))
+    for name in ("search-7 Pictures ab12", "search-7 eval", "search-7 Pictures ef56"):
+        assert text.count(name) >= 1
+    assert re.search(r"\nsearch-7 eval +1 ", text)  # in the lines of groups
+    assert re.search(r"\nsearch-7 +1 ", "\n".join(table([one], Style(200))))

@@ -131,6 +131,10 @@ class Directory:
         found.sort(key=lambda match: (int(match[1]), self._age(match[0])), reverse=True)
         return [match[0].removesuffix(".json") for match in found]
 
+    def written_at(self, name: str) -> float:
+        """When a checkpoint was written, as Unix time; 0 if it has gone."""
+        return self._age(f"{name}.json") / 1e9
+
     def _age(self, entry: str) -> int:
         try:
             return (self.path / entry).stat().st_mtime_ns

@@ -15,6 +15,7 @@ from typing import Any
 import stoker
 from stoker import signs
 from stoker.errors import StokerError
+from stoker.run.script import BEFORE_CODE
 
 _COMMANDS = (
     "analyze",
@@ -101,6 +102,6 @@ def _leave_output() -> None:
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Our own options, and the script with its own, among which there may be any."""
     number = 0
-    while number < len(words) and words[number].startswith("-") and words[number] not in ("--", "-m"):
+    while number < len(words) and words[number].startswith("-") and words[number] not in ("--", *BEFORE_CODE):
         number += 1 if words[number] in _FLAGS or "=" in words[number] else 2
     return list(words[:number]), list(words[number + (words[number : number + 1] == ["--"]) :])

@@ -13,7 +13,10 @@ from pathlib import Path
 from stoker.cache.shelf import Shelf, ShelvedCache
 from stoker.errors import CommandError
 from stoker.extras import CACHE
+from stoker.report.top import printable
 from stoker.units import format_bytes
+
+_EMPTY_BYTES = 1 << 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -21,10 +24,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("ls", help="what is cached, the one used last first")
     listing.add_argument("--json", action="store_true", help="print JSON")
-    clearing = actions.add_parser("clear", help="remove caches that no job uses")
-    clearing.add_argument("name", nargs="?", help="only the one of this name (a folder, mostly)")
-    clearing.add_argument("--force", action="store_true", help="those in use, too: their jobs go on from storage")
-    for action in (listing, clearing):
+    clearing = actions.add_parser("clear", help="remove all caches that no job uses")
+    clearing.add_argument("name", nargs="*", help="only those of these names (folders, mostly)")
+    removing = actions.add_parser("rm", help="remove caches by name")
+    removing.add_argument("name", nargs="+", help="as `stoker cache ls` shows it (a folder, mostly)")
+    for action in (clearing, removing):
+        action.add_argument("--force", action="store_true", help="those in use, too: their jobs go on from storage")
+        action.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    for action in (listing, clearing, removing):
         action.add_argument("--dir", metavar="DIR", help="the cache_dir of the loader (default: tmpfs)")
 
 
@@ -39,7 +46,13 @@ def run(options: argparse.Namespace) -> int:
     return _clear(shelf, shelf.caches(looks_inside=False), options)
 
 
+def _is_empty(found: ShelvedCache) -> bool:
+    """Whether nothing is lost without it. One that is damaged has no items that can be counted, and may be large."""
+    return not found.jobs and not found.stats.items and found.stats.occupied_bytes < _EMPTY_BYTES
+
+
 def _list(caches: list[ShelvedCache], options: argparse.Namespace) -> int:
+    caches = [found for found in caches if not _is_empty(found)]
     if options.json:
         rows = [
             {"name": found.name, "jobs": found.jobs, "used_at": found.used_at} | asdict(found.stats) for found in caches
@@ -48,28 +61,36 @@ def _list(caches: list[ShelvedCache], options: argparse.Namespace) -> int:
     elif not caches:
         print("no caches")
     else:
-        print(f"{'items':>10}  {'bytes':>8}  {'occupied':>8}  {'jobs':>4}  {'last used':16}  name")
+        print(f"{'items':>10}  {'content':>8}  {'occupied':>8}  {'jobs':>4}  {'last used':16}  name")
         for found in caches:
             stats = found.stats
             used_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.used_at))
             sizes = f"{format_bytes(stats.payload_bytes):>8}  {format_bytes(stats.occupied_bytes):>8}"
-            print(f"{stats.items:>10,}  {sizes}  {found.jobs:>4}  {used_at:16}  {ascii(found.name)[1:-1]}")
+            print(f"{stats.items:>10,}  {sizes}  {found.jobs:>4}  {used_at:16}  {printable(found.name)}")
     return 0
 
 
 def _clear(shelf: Shelf, caches: list[ShelvedCache], options: argparse.Namespace) -> int:
-    if options.name is not None:
-        caches = [found for found in caches if found.name == options.name]
-        if not caches:
-            raise CommandError(f"there is no cache of {options.name!r}: see `stoker cache ls`")
+    if options.name:
+        for name in options.name:
+            if not any(_is_called(found, name) for found in caches):
+                raise CommandError(f"there is no cache of '{printable(name)}': see `stoker cache ls`")
+        caches = [found for found in caches if any(_is_called(found, name) for name in options.name)]
     freed = 0
     for found in caches:
+        name, size = printable(found.name), format_bytes(found.stats.occupied_bytes)
         if found.jobs and not options.force:
-            print(
-                f"{found.name} is used by {found.jobs} job{'' if found.jobs == 1 else 's'}, and stays (--force removes it)"
-            )
+            print(f"{name} is used by {found.jobs} job{'' if found.jobs == 1 else 's'}, and stays (--force removes it)")
+            continue
+        if options.dry_run:
+            print(f"{name} would be removed: {size}")
         else:
             shelf.remove(found)
-            freed += found.stats.occupied_bytes
-    print(f"{format_bytes(freed)} given back")
+        freed += found.stats.occupied_bytes
+    print(f"{format_bytes(freed)} {'would be ' if options.dry_run else ''}given back")
     return 0
+
+
+def _is_called(found: ShelvedCache, name: str) -> bool:
+    """Whether a cache has this name, as it is or as `ls` shows it."""
+    return name in (found.name, printable(found.name))

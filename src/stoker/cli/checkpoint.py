@@ -6,12 +6,14 @@ writes a checkpoint as a plain file: for torch.load, or as safetensors. Nothing 
 
 import argparse
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint.files import Damaged, Directory, Manifest
 from stoker.errors import CheckpointError, CommandError
 from stoker.extras import EXPORT, TORCH
+from stoker.units import format_bytes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,16 +47,19 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
+        print(f"{'step':>10}  {'written':16}  {'size':>8}  {'state':8}  name")
         for row in rows:
-            size = f"{row['bytes'] / 1e6:10,.1f} MB" if row["bytes"] is not None else f"{'?':>13}"
+            size = "?" if row["bytes"] is None else format_bytes(row["bytes"])
+            written = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["written_at"])) if row["written_at"] else "?"
             kept = "  kept" if row["kept"] else ""
             problem = f"  {row['problem']}" if row["problem"] else ""
-            print(f"{row['step']:>10}  {size}  {row['state']:8}  {row['name']}{kept}{problem}")
+            print(f"{row['step']:>10}  {written:16}  {size:>8}  {row['state']:8}  {row['name']}{kept}{problem}")
     return 1 if any(row["state"] == "damaged" for row in rows) and options.action == "verify" else 0
 
 
 def _row(directory: Directory, name: str, *, verify: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"step": int(name.split("-")[0]), "name": name, "bytes": None, "kept": False, "problem": ""}
+    row["written_at"] = directory.written_at(name)
     try:
         manifest = directory.verify(name) if verify else directory.manifest(name)
         row |= {"bytes": manifest.data_bytes, "kept": manifest.kept, "state": "whole" if verify else "listed"}

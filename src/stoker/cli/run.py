@@ -1,7 +1,8 @@
 """Run a script, unchanged, with Stoker's DataLoader in the place of torch's.
 
-SCRIPT is a path, `-m MODULE`, or a program that starts python, such as torchrun; `torchrun ... -m stoker run train.py`
-works, too. Its arguments, output, exit code and tracebacks are its own. Every process that it starts has the loader, too.
+SCRIPT is a path, `-m MODULE`, `-c CODE`, `-` for a script from standard input, or a program that starts python, such as
+torchrun; `torchrun ... -m stoker run train.py` works, too. Its arguments, output, exit code and tracebacks are its own.
+Every process that it starts has the loader, too. An error of Stoker's shows the frames of the script alone (--debug: all).
 At the end one line on stderr tells how many batches there were, and how long the script waited for them; unless it failed.
 """
 
@@ -117,6 +118,7 @@ def run(options: argparse.Namespace) -> int:
             "checkpoint": options.checkpoint,
             "every": options.checkpoint_every,
             "command": list(options.script),
+            "debug": options.debug,
             "is_told": options.restart_args is not None,
         }
         execute(words, settings)

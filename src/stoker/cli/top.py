@@ -1,11 +1,11 @@
 """Show what the loaders of this user on this host are doing, live.
 
-q or Ctrl-C ends it. WAITING is the share of its time that a training loop waits for data; FETCH/PREP is how the time of
-the workers is divided between reading and preparing; WORKERS are processes (p) or threads (t); LAST is how long ago the
-loop got a batch. REMOTE is the share that other hosts prepare, how many workers they have, and what they send. The groups
-that loaders are in stand below them: STAGING is the memory that holds batches, and how much it may be. Last come the
-queues that this host's readers serve, for loaders with a cache. In a pipe the table is printed once. Loaders with
-STOKER_TOP=0 in their environment are not seen.
+q or Ctrl-C ends it. FOR is what the loop does, train or eval (gradients are off). WAITING is the share of its time that a
+training loop waits for data; FETCH/PREP is how the time of the workers is divided between reading and preparing; WORKERS
+are processes (p) or threads (t); LAST is how long ago the loop got a batch. REMOTE is the share that other hosts prepare,
+how many workers they have, and what they send. The groups that loaders are in stand below them: STAGING is the memory
+that holds batches, and how much it may be. Last come the queues that this host's readers serve, for loaders with a cache.
+In a pipe the table is printed once. Loaders with STOKER_TOP=0 in their environment are not seen.
 """
 
 import argparse

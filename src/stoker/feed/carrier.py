@@ -56,7 +56,7 @@ class _Watched:
     def _watch(self, loader: Any) -> None:
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
-        self._caching, self._record, self._ahead = loader.here.caching, loader.here.record, loader.here.ahead
+        self._caching, self._record, self._ahead = loader.here.caching, loader.here.record(), loader.here.ahead
         if self._ahead is not None:
             self._ahead.over()
         self._meter.began_at = self._meter.began_at or self._began

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker.feed.ahead import Ahead, ahead_of
 from stoker.feed.grouped import Membership
-from stoker.feed.publishing import publish_loader
+from stoker.feed.publishing import publish_loader, role_of
 from stoker.memory import PrivateMemory
 from stoker.meter import Scalars
 from stoker.slots.area import Area
@@ -86,11 +86,12 @@ class Here:
             self._copies = Outbox(Area(1, 2, memory=PrivateMemory()), 0)
         return self._copies
 
-    @property
     def record(self) -> "Record | None":
-        """The record that `stoker top` reads; None if this loader does not publish one."""
+        """The record that `stoker top` reads, as an epoch begins; None if this loader does not publish one."""
         if self._publisher != os.getpid():  # a forked child has a record of its own
             self._record, self._publisher = publish_loader(self._loader()), os.getpid()
+        if self._record is not None:
+            self._record.role(role_of(self._loader()))
         return self._record
 
     @property

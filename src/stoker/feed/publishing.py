@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+import torch
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -49,6 +50,18 @@ def publish_loader(loader: Any) -> Record | None:
     if record is not None:
         record.length(_length(loader))
     return record
+
+
+def role_of(loader: Any) -> str:
+    """What a loop that begins now does with the loader's batches, if that can be told: one of ROLES.
+
+    Without gradients it evaluates. With them it trains, unless samples come in order: some evaluate step by step.
+    """
+    if not torch.is_grad_enabled():
+        return "eval"
+    sampler = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
+    is_in_order = isinstance(sampler, SequentialSampler) or not getattr(sampler, "shuffle", True)
+    return "" if is_in_order else "train"
 
 
 def _seat(loader: Any) -> dict[str, Any]:

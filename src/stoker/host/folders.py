@@ -18,6 +18,7 @@ import fcntl
 import os
 import pwd
 import secrets
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,8 +105,11 @@ def _check(folder: Path, parent: int) -> None:
         os.close(descriptor)
     if found.st_uid != os.getuid():
         raise NotOwnError(f"{folder} belongs to {_name(found.st_uid)}, who or root can remove it")
-    if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o077:
-        raise NotOwnError(f"{folder} is not a folder of this user alone: remove it, or what is in it may not be ours")
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotOwnError(f"{folder} is not a folder of this user alone: remove it")
+    if found.st_mode & 0o077:
+        look = ", after a look whether others have put something into it" if found.st_mode & 0o022 else ""
+        raise NotOwnError(f"{folder} is not a folder of this user alone: chmod 700 {shlex.quote(str(folder))}{look}")
 
 
 def _name(user: int) -> str:

@@ -10,6 +10,7 @@ process is gone, even if a child still holds the inherited lock. The next proces
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,10 @@ def publish(facts: Facts) -> Record | None:
             for _ in _living(folder):
                 pass
         return Record(*folders.add_entry(folder, partial(_fill, facts)))
+    except folders.NotOwnError as error:
+        if "STOKER_TOP" in os.environ:
+            warnings.warn(f"`stoker top` will not see this loader: {error}", stacklevel=2)
+        return None
     except OSError:
         return None
 
@@ -56,9 +61,11 @@ def _fill(facts: Facts, descriptor: int) -> None:
 def loaders() -> dict[str, Seen]:
     """What the loaders of this user on this host have published, by their tokens. Files of the dead are swept."""
     folder = place() or folders.home() / "loaders"
+    if folder.parent.is_dir():
+        folders.check(folder.parent)  # or else loaders do without, and nobody learns why
     if not folder.is_dir():
         return {}
-    folders.check(folder.parent, folder)
+    folders.check(folder)
     found = {}
     for token, facts, from_record in _living(folder):
         seen = read_record(from_record, facts)

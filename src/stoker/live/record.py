@@ -24,10 +24,12 @@ from stoker.host import forks
 from stoker.host.locks import close_lock
 
 SIZE = 2048
-_MAGIC = b"stoker 4"
+_MAGIC = b"stoker 5"
 _FACTS = struct.Struct("<8sqqQqqdq16s256s128s64s32s32s")
 _WORDS_AT = 768
-_WORDS = struct.Struct("<QdQQ")  # number of the latest write, asked at, who is late, batches in an epoch
+_WORDS = struct.Struct("<QdQQQ")  # number of the latest write, asked at, who is late, batches in an epoch, role
+ROLES = ("", "train", "eval")
+"""What the loop does with its batches, by its number in a record; "" is unknown."""
 _PLACES_AT = (1024, 1536)
 _COUNTERS = struct.Struct("<QQQdddQQQQQqqQdQQQdQQ")
 _REMOTE = "remote", "remote_bytes", "remote_ratio", "remote_workers"
@@ -134,6 +136,8 @@ class Seen:
     remote_ratio: float = 0.0
     """The part of all batches that they may prepare now."""
     remote_workers: int = 0
+    role: str = ""
+    """One of ROLES."""
 
     @property
     def is_waiting(self) -> bool:
@@ -210,6 +214,10 @@ class Record:
         """How many batches an epoch has."""
         self._words[3] = batches
 
+    def role(self, role: str) -> None:
+        """What the loop does with the batches of this epoch: one of ROLES."""
+        self._words[4] = ROLES.index(role)
+
     def close(self) -> None:
         """Remove the record. Iterators may go on writing, without effect."""
         self._unlink()
@@ -266,7 +274,7 @@ def read_facts(read: Read) -> Facts:
 def read_record(read: Read, facts: Facts) -> Seen | None:
     """The counters at one moment, or None if they are written so fast that none is seen at rest."""
     for _ in range(_TRIES):
-        number, asked_at, late, length = _WORDS.unpack(read(_WORDS.size, _WORDS_AT))
+        number, asked_at, late, length, role = _WORDS.unpack(read(_WORDS.size, _WORDS_AT))
         first, *counters, last = _COUNTERS.unpack(read(_COUNTERS.size, _PLACES_AT[number & 1]))
         (after,) = struct.unpack("<Q", read(8, _WORDS_AT))
         if first == last == number == after:
@@ -274,5 +282,6 @@ def read_record(read: Read, facts: Facts) -> Seen | None:
             is_late = asked_at > left_at and late >> _PID_BITS == counts[0] & 0xFFFFFFFF
             late_pid = late & ((1 << _PID_BITS) - 1) if is_late else 0
             values: list[Any] = [*counts, left_at, bool(is_over), asked_at, late_pid, length]
-            return Seen(facts, *values, *counters[-len(_REMOTE) :])
+            values += [*counters[-len(_REMOTE) :], ROLES[role] if role < len(ROLES) else ""]
+            return Seen(facts, *values)
     return None

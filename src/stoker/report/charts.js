@@ -33,6 +33,14 @@ globalThis.stokerCharts = (() => {
     return `${(seconds / size).toPrecision(3)} ${name}`;
   }
 
+  // Parts of a whole, without decimals: what is rounded away goes to the largest, so that they sum to 100.
+  function wholePercents(parts) {
+    const rounded = Object.fromEntries(Object.entries(parts).map(([kind, part]) => [kind, Math.round(100 * part)]));
+    const largest = Object.keys(parts).reduce((one, other) => (parts[other] > parts[one] ? other : one));
+    rounded[largest] += 100 - Object.values(rounded).reduce((sum, one) => sum + one, 0);
+    return Object.fromEntries(Object.entries(rounded).map(([kind, part]) => [kind, `${part}\u00a0%`]));
+  }
+
   function figure(theme, paper, options) {
     const B = globalThis.Bokeh;
     const fig = B.Plotting.figure({
@@ -87,12 +95,13 @@ globalThis.stokerCharts = (() => {
         for (const row of rows) {
           let at = 0;
           const parts = { compute: Math.max(0, 1 - row.prep - row.fetch), prep: row.prep, fetch: row.fetch };
+          const shown = wholePercents(parts);
           for (const [kind, part] of Object.entries(parts)) {
             const width = (row.seconds / size) * part;
             data[`${kind}_from`].push(at);
             data[`${kind}_to`].push(at + width);
             data[`${kind}_mid`].push(at + width / 2);
-            data[`${kind}_words`].push(width > readable ? `${Math.round(100 * part)} %` : "");
+            data[`${kind}_words`].push(width > readable ? shown[kind] : "");
             at += width;
           }
         }
@@ -188,5 +197,5 @@ globalThis.stokerCharts = (() => {
     };
   }
 
-  return { bars, curves, show, timeText };
+  return { bars, curves, show, timeText, wholePercents };
 })();

@@ -4,7 +4,7 @@
 (() => {
   const { profiles, per, samples } = JSON.parse(document.getElementById("document").textContent);
   const { predict, forecast, asMeasured, onCores } = globalThis.stokerModel;
-  const { bars, curves, show, timeText } = globalThis.stokerCharts;
+  const { bars, curves, show, timeText, wholePercents } = globalThis.stokerCharts;
   const element = (id) => document.getElementById(id);
   const profile = profiles[profiles.length - 1];
   const before = profiles.length > 1 ? profiles[0] : null;
@@ -127,9 +127,10 @@
     tell("result-words",
       `${sure}${effect} The limit is ${LIMITS[found.limit]}; the loop waits ${percent(stall)} of the time.${guess}`.trim());
     const parts = { compute: Math.max(0, 1 - stall), prep: found.prep_stall, fetch: found.fetch_stall };
+    const shown = wholePercents(parts);
     for (const [kind, part] of Object.entries(parts)) {
       element(`result-${kind}`).style.flexGrow = part;
-      element(`result-${kind}`).textContent = part * element("result-parts").clientWidth >= 36 ? percent(part) : "";
+      element(`result-${kind}`).textContent = part * element("result-parts").clientWidth >= 36 ? shown[kind] : "";
     }
   }
 

@@ -13,6 +13,7 @@ from stoker.decide.planner import decide
 from stoker.decide.whatif import advise, no_advice
 from stoker.profile import Advice, Profile
 from stoker.report.words import is_handing_over, unexplained
+from stoker.units import whole_percents
 
 _NAMES = {"compute": "compute", "prep": "prep stall", "fetch": "fetch stall"}
 _COLOURS = {"compute": "32", "prep": "33", "fetch": "31"}
@@ -53,10 +54,10 @@ def _bars(seen: Verdict, width: int, colour: bool) -> str:
     parts = {"compute": seen.compute, "prep": seen.prep, "fetch": seen.fetch}
     room = width - 2 - 12 - 2 - 6
     lines = []
-    for name, part in parts.items():
+    for (name, part), percent in zip(parts.items(), whole_percents([*parts.values()]), strict=True):
         bar = _bar(part, room)
         shown = f"\x1b[{_COLOURS[name]}m{bar}\x1b[0m" if colour else bar
-        lines.append(f"  {_NAMES[name]:12}{shown}  {part:4.0%}")
+        lines.append(f"  {_NAMES[name]:12}{shown}  {percent:3}%")
     return "\n".join(lines)
 
 

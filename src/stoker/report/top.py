@@ -6,11 +6,12 @@ Text from outside (the name of a script) is made harmless: what a terminal would
 import os
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.live.doing import STOPPED
-from stoker.live.groups import GroupView
+from stoker.live.groups import GroupView, Key
 from stoker.live.hints import behind
 from stoker.live.row import LoaderRow
 
@@ -41,6 +42,7 @@ class _Column:
 
 
 _COLUMNS = (
+    _Column("FOR", 5, 2),
     _Column("RANK", 4, 5),
     _Column("PID", 7, 7),
     _Column("SAMPLES/S", 9, 0),
@@ -66,17 +68,18 @@ def table(rows: Sequence[LoaderRow], style: Style) -> list[str]:
 
 
 def _loaders(rows: Sequence[LoaderRow], style: Style, height: int | None) -> list[str]:
-    cells = [_cells(row) for row in rows]
+    groups = _group_names(rows)
+    cells = [_cells(row, groups) for row in rows]
     columns: tuple[_Column, ...] = _COLUMNS
-    if any(row.seen.facts.group for row in rows):
-        columns = (_Column("GROUP", min(_MOST_GROUP, max(5, *(len(row.seen.facts.group) for row in rows))), 1), *_COLUMNS)
+    if groups:
+        columns = (_Column("GROUP", min(_MOST_GROUP, max(5, *map(_places_of, groups.values()))), 1), *_COLUMNS)
     if all(row.remote is None for row in rows):
         columns = tuple(column for column in columns if column.title != "REMOTE")
     unknown = {column.title for column in columns if all(one[column.title] == "-" for one in cells)}
     layout = _lay_out(columns, style.width, unknown, max(_places_of(_name(row)) for row in rows))
     titles = [fit("LOADER", layout.name_width), *(column.title.rjust(column.width) for column in layout.columns)]
     head = clip("  ".join(titles), style.width)
-    blocks = [_block(row, layout, style) for row in rows]
+    blocks = [_block(row, one, layout, style) for row, one in zip(rows, cells, strict=True)]
     left = 0
     if height is not None and 1 + sum(map(len, blocks)) > height:
         order = sorted(range(len(rows)), key=lambda number: (not rows[number].is_stalled, number))
@@ -114,8 +117,7 @@ def _lay_out(known: Sequence[_Column], width: int, unknown: set[str], longest: i
     return _Layout(columns, max(1, min(room - spark_width - 2, _MOST_NAME)), spark_width)
 
 
-def _block(row: LoaderRow, layout: _Layout, style: Style) -> list[str]:
-    cells = _cells(row)
+def _block(row: LoaderRow, cells: dict[str, str], layout: _Layout, style: Style) -> list[str]:
     shows_rank = any(column.title == "RANK" for column in layout.columns)
     rank = "" if shows_rank or row.seen.facts.rank is None else f"{row.seen.facts.rank}:"
     parts = [fit(rank + _name(row), layout.name_width)]
@@ -147,14 +149,11 @@ _GROUP_COLUMNS = (
 
 def _groups(rows: Sequence[LoaderRow], style: Style) -> list[str]:
     """The groups that these are in: a line for each, and one on who is last."""
-    found = {row.seen.facts.key: (row.group, row.seen.facts.dataset) for row in rows if row.group is not None}
+    names = _group_names(rows)
+    found = {row.seen.facts.key: row.group for row in rows if row.group is not None}
     if not found:
         return []
-    names = [group.name for group, _ in found.values()]
-    known = [
-        (group, f"{group.name} {dataset}" if names.count(group.name) > 1 else group.name, _group_cells(group))
-        for group, dataset in found.values()
-    ]
+    known = [(group, names[key], _group_cells(group)) for key, group in found.items()]
     nothing = {column.title for column in _GROUP_COLUMNS if all(cells[column.title] == "0" for _, _, cells in known)}
     columns = list(_GROUP_COLUMNS)
     wanted = min(_MOST_NAME, max(_places_of(name) for _, name, _ in known))
@@ -172,6 +171,19 @@ def _groups(rows: Sequence[LoaderRow], style: Style) -> list[str]:
             wrapped = textwrap.wrap(printable(how), max(10, style.width - 2), max_lines=_HINT_LINES, placeholder=" ~")
             lines += [clip("  " + text, style.width) for text in wrapped]
     return lines
+
+
+def _group_names(rows: Sequence[LoaderRow]) -> dict[Key, str]:
+    """What each group is called: its name, and what it is for, its dataset or its stream where a name is not enough."""
+    of = {row.seen.facts.key: row for row in rows if row.seen.facts.group}
+    known = {key: [key[0], row.seen.role, row.seen.facts.dataset, key[1]] for key, row in of.items()}
+    names = dict.fromkeys(known, "")
+    for part in range(4):
+        shared = [name for name, count in Counter(names.values()).items() if count > 1 or not name]
+        for key in known:
+            if names[key] in shared:
+                names[key] = printable(f"{names[key]} {known[key][part]}".strip())
+    return names
 
 
 def _group_cells(group: GroupView) -> dict[str, str]:
@@ -197,14 +209,15 @@ def _name(row: LoaderRow) -> str:
     return f"{script or '?'} {facts.dataset}".rstrip()
 
 
-def _cells(row: LoaderRow) -> dict[str, str]:
+def _cells(row: LoaderRow, groups: Mapping[Key, str]) -> dict[str, str]:
     seen = row.seen
     epoch = "-" if seen.epoch < 0 else str(seen.epoch)
     if seen.epoch_length and seen.epoch >= 0:
         epoch += f" ({percent(min(1.0, seen.epoch_batches / seen.epoch_length))})"
     kind = {"processes": "p", "threads": "t"}.get(seen.facts.kind, "")
     return {
-        "GROUP": clip(printable(seen.facts.group), _MOST_GROUP) or "-",
+        "GROUP": clip(groups.get(seen.facts.key, "-"), _MOST_GROUP),
+        "FOR": seen.role or "-",
         "RANK": "-" if seen.facts.rank is None else str(seen.facts.rank),
         "PID": str(seen.facts.pid),
         "SAMPLES/S": number(row.samples_per_s),

@@ -5,12 +5,17 @@ the code. A `raise SystemExit(1)` is not noticed, and the script gets the usual 
 """
 
 import functools
+import os
 import signal
 import sys
 import threading
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
+import stoker
+from stoker.errors import StokerError
+
+_HOME = os.path.dirname(stoker.__file__) + os.sep
 _statuses: list[object] = []
 """What `sys.exit` was called with last."""
 _interrupts: list[int] = []
@@ -54,6 +59,31 @@ def leave_quietly() -> None:
             show(kind, *rest)
 
     sys.excepthook = shown
+
+
+def show_own_frames() -> None:
+    """Let the traceback of an error of ours end in the script: its message says what to do, our code does not."""
+    show = sys.excepthook
+
+    def shown(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, StokerError):
+            error.__cause__, error.__suppress_context__ = None, True  # the message has said it
+            trace = _outside(trace)
+            error = error.with_traceback(trace)
+        show(kind, error, trace)
+
+    sys.excepthook = shown
+
+
+def _outside(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback up to the last frame before those of Stoker."""
+    frames = []
+    while trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_HOME):
+        frames.append(trace)
+        trace = trace.tb_next
+    if frames:
+        frames[-1].tb_next = None
+    return frames[0] if frames else None
 
 
 def has_failed() -> bool:

@@ -79,6 +79,8 @@ def install() -> None:
     if text and sys.platform == "linux" and "torch" not in sys.modules:
         settings = json.loads(text)
         ending.watch()
+        if not settings.get("debug"):
+            ending.show_own_frames()
         if settings.get("analyze"):
             ending.leave_quietly()
         after_import("torch", lambda _: _replace(settings))

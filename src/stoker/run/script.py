@@ -16,18 +16,20 @@ from typing import Any, NoReturn
 from stoker.errors import CommandError
 from stoker.run.inject import SETTINGS
 
+BEFORE_CODE = ("-m", "-c", "-")
+"""Words that python takes in the place of a script: a module, code, and a script from standard input."""
 STARTUP = Path(__file__).parent / "startup"
 
 
 def command(words: Sequence[str]) -> list[str]:
-    """What to execute for `SCRIPT [ARGS...]`, `-m MODULE [ARGS...]`, or a program such as torchrun."""
+    """What to execute for `SCRIPT`, `-m MODULE`, `-c CODE`, `-` (standard input), or a program such as torchrun."""
     if not words:
         raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
     python = [sys.executable, *_interpreter_flags()]
     first = words[0]
-    if first == "-m":
-        if len(words) < 2:
-            raise CommandError("-m needs the name of a module")
+    if first in BEFORE_CODE:
+        if first != "-" and len(words) < 2:
+            raise CommandError(f"{first} needs {'the name of a module' if first == '-m' else 'code'}")
         return [*python, *words]
     if Path(first).exists():
         return [*python, *words]
