@@ -28,6 +28,6 @@ class Pictures(Dataset):
 loader = DataLoader(Pictures(sys.argv[1]), batch_size=16, shuffle=True)
 for epoch in range(3):
     began = time.perf_counter()
-    for pictures, labels in loader:
+    for _pictures, _labels in loader:
         time.sleep(0.04)  # forward, backward, update
     print(f"epoch {epoch}: {len(loader.dataset) / (time.perf_counter() - began):.0f} samples/s", flush=True)

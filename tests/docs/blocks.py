@@ -33,6 +33,6 @@ def blocks() -> list[Block]:
 
 def command_lines(block: Block) -> list[str]:
     """The lines that call stoker, without what a reader is told beside them."""
-    joined = block.text.replace("\\\n", " ").splitlines()
+    joined = re.sub(r"\s*\\\n\s*", " ", block.text).splitlines()
     lines = [line.strip().removeprefix("$ ") for line in joined]
     return [re.split(r"\s{2,}|\s+#", line)[0].rstrip(" &") for line in lines if re.match(r"stoker [a-z]", line)]

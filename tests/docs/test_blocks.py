@@ -1,4 +1,4 @@
-"""Every code block of README and docs can be what it says: commands have these options, documents are read, code runs or compiles."""
+"""Code blocks of README and docs are what they say: commands have these options, documents are read, code compiles."""
 
 import json
 import shlex
