@@ -12,7 +12,7 @@ PICTURES = {
             "a view|no copy, no pickle",
             "your loop",
         ],
-        ["the last tensor of the batch is gone", "the slot is free again"],
+        ["its last tensor is gone", "the slot is free again"],
     ],
     "analyze": [
         ["your script|as it is", "batches on the device|how fast could the loop be?", "cached batches|waits for preparing"],
