@@ -17,5 +17,5 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv >/dev/null || $(PYTHON) -m venv --clear --without-pip .venv
 	test -e .venv/bin/pip || $(PYTHON) -m pip --python .venv/bin/python install --quiet pip
 	.venv/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group check --group test
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[all]" --group check --group docs --group test
 	touch $@

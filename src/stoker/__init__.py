@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stoker.tensor.dataset import Dataset as Dataset
     from stoker.torch.loader import DataLoader as DataLoader
 
-__version__ = "0.1.0"
+    __version__: str
 
 _HOMES = {
     "CheckpointStats": "stoker.checkpoint.stats",
@@ -74,11 +74,37 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Load a public name from its home on first use."""
-    if name not in _HOMES:
+    if name == "__version__":
+        value: object = _version()
+    elif name in _HOMES:
+        try:
+            value = getattr(import_module(_HOMES[name]), name)
+        except ModuleNotFoundError as error:
+            raise _hint(name, error) from error
+    else:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _version() -> str:
+    """The version that was installed; the build takes it from the newest tag."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("stoker")
+    except metadata.PackageNotFoundError:  # a folder on the path that was never installed
+        return "0+unknown"
+
+
+def _hint(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The same error, in words that say what to install, if an optional package is missing."""
+    from stoker.extras import EXTRAS
+
+    for extra in EXTRAS:
+        if error.name in extra.modules:
+            return ModuleNotFoundError(f"stoker.{name} needs {extra.called}: {extra.command}", name=error.name)
+    return error
 
 
 def __dir__() -> list[str]:

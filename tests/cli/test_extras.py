@@ -94,3 +94,15 @@ def test_a_loader_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("stoker.extras.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="a cache needs LMDB"):
         stoker.DataLoader(list(range(8)), cache="1MB", cache_dir=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["DataLoader", "Dataset"])
+def test_without_torch_a_name_says_what_to_install(name: str, tmp_path: Path) -> None:
+    code = f"import stoker; print('imported'); from stoker import {name}"
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names={"torch"}))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert done.stdout == "imported\n"
+    last = done.stderr.splitlines()[-1]
+    assert last == f"ModuleNotFoundError: stoker.{name} needs PyTorch: pip install 'stoker[torch]'"

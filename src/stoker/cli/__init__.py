@@ -14,24 +14,12 @@ from typing import Any
 
 import stoker
 from stoker import signs
+from stoker.cli.completion import SHELLS, completion
+from stoker.cli.help import FIRST_STEPS, GROUPS, LAST_WORDS, in_groups
 from stoker.errors import StokerError
 from stoker.run.script import BEFORE_CODE
 
-_COMMANDS = (
-    "analyze",
-    "cache",
-    "checkpoint",
-    "doctor",
-    "metrics",
-    "plan",
-    "report",
-    "run",
-    "schedule",
-    "together",
-    "top",
-    "whatif",
-    "worker",
-)
+_COMMANDS = tuple(sorted(name for names in GROUPS.values() for name in names))
 _WITH_SCRIPT = ("analyze", "run")
 _FLAGS = ("-h", "--help", "--debug", "--version", "--scratch")
 """Options without a value."""
@@ -47,27 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="stoker",
-        description="Keeps accelerators fed.",
-        epilog="Start with `stoker analyze train.py`, then `stoker run train.py`. In a script: `from stoker import "
-        "DataLoader` in place of torch's.",
-    )
-    parser.add_argument("--version", action="version", version=f"stoker {stoker.__version__}")
-    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    asked = next((word for word in words if word not in _FLAGS), None)
-    modules: dict[str, Any] = {}
-    for name in [asked] if asked in _COMMANDS else _COMMANDS:  # what is not asked for is not loaded
-        module = modules[name] = import_module(f"stoker.cli.{name}")
-        summary = (module.__doc__ or "").splitlines()[0]
-        formatter = argparse.RawDescriptionHelpFormatter
-        # A short form of an option today may be that of two tomorrow.
-        module.add_options(
-            commands.add_parser(
-                name, help=summary, description=module.__doc__, formatter_class=formatter, allow_abbrev=False
-            )
-        )
+    parser, modules, asked = _parser(words)
     script: list[str] = []
     if asked in _WITH_SCRIPT:
         begin = words.index(asked) + 1
@@ -75,6 +43,9 @@ def _main(words: list[str]) -> int:
         words = words[:begin] + own
     options = parser.parse_args(words)
     options.script = script
+    if options.command is None:
+        print(completion(parser, options.completion) if options.completion else FIRST_STEPS, end="")
+        return 0
     try:
         code: int = modules[options.command].run(options)
         if sys.stdout is not None:
@@ -90,6 +61,34 @@ def _main(words: list[str]) -> int:
         if not isinstance(error, StokerError):
             _leave_output()
         return 1
+
+
+def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, Any], str | None]:
+    """The parser, the modules of the commands that it knows, and the command that is asked for."""
+    asked = next((word for word in words if word not in _FLAGS), None)
+    names = [asked] if asked in _COMMANDS else list(_COMMANDS)  # what is not asked for is not loaded
+    modules = {name: import_module(f"stoker.cli.{name}") for name in names}
+    summaries = {name: (module.__doc__ or "").splitlines()[0] for name, module in modules.items()}
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="stoker",
+        usage="stoker [-h] [--version] [--debug] COMMAND ..." if len(names) > 1 else None,
+        description=in_groups(summaries) if len(names) > 1 else None,
+        epilog=LAST_WORDS,
+        formatter_class=formatter,
+        allow_abbrev=False,
+    )
+    version = f"stoker {stoker.__version__}" if "--version" in words else ""
+    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
+    parser.add_argument("--completion", choices=SHELLS, help='for your shell\'s start: eval "$(stoker --completion bash)"')
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    for name, module in modules.items():
+        # A short form of an option today may be that of two tomorrow.
+        module.add_options(
+            commands.add_parser(name, description=module.__doc__, formatter_class=formatter, allow_abbrev=False)
+        )
+    return parser, modules, asked
 
 
 def _leave_output() -> None:

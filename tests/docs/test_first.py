@@ -1,0 +1,46 @@
+"""The page "first five minutes", typed as it stands there, in a new environment and a copy of the repository."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MOST_COMMANDS, MOST_S, LEAST_GAIN = 6, 300, 1.33
+
+
+def commands() -> list[str]:
+    """All commands of the page, up to the part on scripts of one's own."""
+    page = (ROOT / "docs" / "first.md").read_text().partition("## Now with your own")[0]
+    return [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+
+
+def environment(place: Path) -> dict[str, str]:
+    """A new environment that finds the packages of this one, and has no Stoker yet: torch is not downloaded again."""
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    packages = next(place.glob("lib/python*/site-packages"))
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    path = os.pathsep.join([str(place / "bin"), os.environ["PATH"]])
+    return {**os.environ, "PATH": path, "PYTHONPATH": "", "PYTHONWARNINGS": "ignore"}
+
+
+def test_the_first_five_minutes(tmp_path: Path) -> None:
+    clone = tmp_path / "stoker"
+    subprocess.run(["git", "clone", "--quiet", "--depth", "1", f"file://{ROOT}", str(clone)], check=True)
+    surroundings = environment(tmp_path / "venv")
+    assert len(commands()) <= MOST_COMMANDS
+    began, rates = time.monotonic(), []
+    for command in commands():
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=surroundings, cwd=clone)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        if "train.py" in command and "analyze" not in command:
+            found = re.findall(r"epoch [12]: (\d+) samples/s", done.stdout)
+            rates.append(max(map(int, found)))
+    assert time.monotonic() - began < MOST_S
+    assert (clone / "page.html").exists()
+    before, after = rates
+    print(f"{before} samples/s before, {after} after")
+    assert after / before > LEAST_GAIN
