@@ -95,9 +95,7 @@ def test_bad_jobs_are_named_and_others_go_on(tmp_path: Path) -> None:
         assert "Submitted" in slurm.ask(*other)
         gone = tmp_path / "gone.py"
         gone.write_text("")
-        large, absent, fine = (
-            one.ask("submit", *more) for more in (["--gpus", "3", str(good)], [str(gone)], [str(good)])
-        )
+        large, absent, fine = (one.ask("submit", *more) for more in (["--gpus", "3", str(good)], [str(gone)], [str(good)]))
         gone.unlink()
         one.start()
         one.wait(100)
