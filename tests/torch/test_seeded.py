@@ -318,9 +318,10 @@ class TestThreads:
         loader.close()
         assert loader.stats().workers == 1
 
-    def test_streams_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match="IterableDataset"):
-            iter(stoker.DataLoader(Stream("int", 4), num_workers=1, workers="threads"))
+    def test_datapipes_are_refused(self) -> None:
+        pipe = torch.utils.data.datapipes.iter.IterableWrapper(range(4))
+        with pytest.raises(ConfigError, match="datapipe"):
+            iter(stoker.DataLoader(pipe, num_workers=1, workers="threads"))
 
     def test_persistent_threads(self) -> None:
         loader = stoker.DataLoader(Numbers(8), num_workers=2, workers="threads", persistent_workers=True)

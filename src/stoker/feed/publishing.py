@@ -59,7 +59,7 @@ def role_of(loader: Any) -> str:
     """
     if not torch.is_grad_enabled():
         return "eval"
-    sampler = getattr(loader.batch_sampler, "sampler", None) or loader.sampler
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
     is_in_order = isinstance(sampler, SequentialSampler) or not getattr(sampler, "shuffle", True)
     return "" if is_in_order else "train"
 
