@@ -1,7 +1,7 @@
 """The workers of a group's member: threads or processes that prepare what the group's table hands out.
 
-A worker enters itself in the table before it takes work. When its training process has died, it removes that member with its
-files, and ends.
+A worker enters itself in the table before it takes work. When its training process has died, it removes that member with
+its files, and ends.
 """
 
 import contextlib
