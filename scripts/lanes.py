@@ -59,7 +59,7 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[bytes]":
 
 def main(arguments: list[str]) -> int:
     """Run everything. Returns how many commands failed."""
-    # A shell starts what is to run in the background with Ctrl-C ignored, and processes inherit that: tests of Ctrl-C would fail.
+    # What a shell starts in the background ignores Ctrl-C, and so do its children: tests of Ctrl-C would fail.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Some machines forbid Python to keep what it compiles: then each of many hundred processes would compile Stoker anew.
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "tests"], check=True)
