@@ -1,8 +1,8 @@
 """Streams of Hugging Face's `datasets`, whose states need more care than others.
 
 What such a stream was given by `load_state_dict()` holds for every later `iter()`, unless `set_epoch()` is called: a second
-epoch would begin in the middle. And before its first item it tells the state of an earlier epoch, or of all shards. So it is
-read through a copy for one epoch, and asked only after that has given something.
+epoch would begin in the middle. And before its first item it tells the state of an earlier epoch, or of all shards. So it
+is read through a copy for one epoch, and asked only after that has given something.
 """
 
 from collections.abc import Iterator

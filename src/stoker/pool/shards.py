@@ -2,8 +2,8 @@
 
 Worker w of n reads shards w, w + n, w + 2 n, .. and its state is one place in that list. Such a list can be divided by k:
 its parts are those of workers w, w + n, .. of k n, and the place is one place in each. So what is left of the epoch is
-dealt anew, as parts that a worker reads one after the other. What has no plain place (a batched `map()`, a buffer) stays whole:
-one of the new workers reads it as its old worker would have.
+dealt anew, as parts that a worker reads one after the other. What has no plain place (a batched `map()`, a buffer) stays
+whole: one of the new workers reads it as its old worker would have.
 """
 
 import copy
@@ -47,7 +47,7 @@ def _parts(owner: Values, number: int, had: int, batch: int) -> list[Part]:
     state = owner.get("dataset")
     if owner["ended"]:
         return []
-    if not _are_parts(state):
+    if state is None or not _are_parts(state):
         return [{"worker": number, "workers": had, "state": state, "items": owner["since"] * batch}]
     parts: list[Part] = copy.deepcopy(state[_PARTS])
     if parts:
