@@ -125,12 +125,8 @@ def make_plan(
     """
     solo = with_one_storage(solo)
     whole = max(one.samples * one.sample_bytes for one in solo)
+    check_cache(cache_bytes, whole)
     cached = min(1.0, cache_bytes / whole)
-    if cached < _LEAST_CACHED:
-        raise ConfigError(
-            f"a cache of {format_bytes(cache_bytes)} holds next to nothing of {format_bytes(whole)}: no job would gain by "
-            "another one. Ask for more with --cache"
-        )
     times = [times_of(one, some) for one, some in zip(solo, beside, strict=True)]
     staggered = [StaggerJob(its, job.epochs, one.iterations) for its, job, one in zip(times, jobs, solo, strict=True)]
     stage = SideBySide(staggered, cached=cached, ready=ready)
@@ -168,6 +164,15 @@ def make_plan(
         ready=min(ready, cached),
         elapsed_s=elapsed_s,
     )
+
+
+def check_cache(cache_bytes: int, whole: float) -> None:
+    """Raise if a cache is so small that no job would gain by what another has read."""
+    if cache_bytes < _LEAST_CACHED * whole:
+        raise ConfigError(
+            f"a cache of {format_bytes(cache_bytes)} holds next to nothing of {format_bytes(whole)}: no job would gain by "
+            "another one. Ask for more with --cache"
+        )
 
 
 def _corner(stage: SideBySide, first: str, corner: tuple[float, float]) -> tuple[float, ...]:

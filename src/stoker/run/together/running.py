@@ -48,6 +48,8 @@ class Running:
         self._following = Following(lambda facts: facts.pid in self._family and not facts.rank)
         self._family_at = 0.0
         self.is_paused = False
+        self.only_evaluates = False
+        """Whether its loaders were used without gradients alone, so far."""
 
     @classmethod
     def start(cls, job: TogetherJob, seed: int, cache_bytes: int, *, quietly: bool = False) -> Self:
@@ -86,7 +88,9 @@ class Running:
         at = time.monotonic()
         if at - self._family_at > _FAMILY_EVERY_S and self.seen is None:  # ranks are started by a launcher
             self._family_at, self._family = at, {self.pid, *descendants(self.pid)}
-        self.seen = training(self._following.look())
+        records = self._following.look()
+        self.seen = training(records)
+        self.only_evaluates = self.seen is None and bool(records)
         if self.seen is not None and self.seen.batches and self.first_at is None:
             self.first_at = self.seen.left_at
         if self.is_over:
