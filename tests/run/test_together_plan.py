@@ -99,7 +99,7 @@ def test_the_second_job_is_started_early_by_as_long_as_it_takes_to_its_first_bat
     assert (first.after, first.held, first.delay_s) == (None, None, 0.0), "it waits for nobody"
     assert second.after is not None and second.held is not None
     assert second.after.job == second.held.job == first.number
-    assert second.after.passes == pytest.approx(0.85), "5 s of 100 before the other is to be at 90 %"
+    assert second.after.passes == pytest.approx(0.825), "5 s of 100, and a half to spare, before the other is to be at 90 %"
     assert second.held.passes == pytest.approx(0.9)
     assert second.delay_s == pytest.approx(90.0), "both take 5 s to start"
 
@@ -121,6 +121,7 @@ def test_a_job_that_takes_long_to_start_is_started_first() -> None:
     assert plan.offset_s == pytest.approx(0.0, abs=1e-4)
     assert [start.number for start in plan.starts] == [1, 0]
     assert plan.starts[1].delay_s == pytest.approx(25.0)
+    assert plan.starts[1].spare_s == pytest.approx(2.5)
     assert [start.held for start in plan.starts] == [Progress(0, 0.0), Progress(1, 0.0)], (
         "both go on from their first batch"
     )

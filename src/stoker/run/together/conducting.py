@@ -147,7 +147,7 @@ def conduct(
 def _is_due(start: Start, jobs: dict[int, _Watched], elapsed_s: float) -> bool:
     if jobs and all(job.run.is_over for job in jobs.values()):
         return True
-    return elapsed_s >= start.delay_s if start.after is None else _has_come(start.after, jobs)
+    return elapsed_s >= start.delay_s - start.spare_s if start.after is None else _has_come(start.after, jobs)
 
 
 def _has_come(moment: Progress | None, jobs: dict[int, _Watched]) -> bool:

@@ -19,6 +19,8 @@ from stoker.run.together.values import with_one_storage
 from stoker.units import format_bytes
 
 _LEAST_CACHED = 0.01
+_SPARE = 0.5
+"""Of its start-up: by so much earlier than it needs a job is started, as start-ups differ. It is held until its moment."""
 _AT_ONCE = 0.01
 """Of the makespan: jobs whose first batches are to be so near each other begin together."""
 
@@ -46,6 +48,8 @@ class Start:
     after: Progress | None
     """None: after `delay_s`, because no other job has a batch by then."""
     held: Progress | None
+    spare_s: float = 0.0
+    """By how much earlier than after `delay_s` it is started if it can be held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +245,10 @@ def _starts(stage: SideBySide, outcome: Outcome, startups_s: Sequence[float], el
         near = [one for one in order if one != number and abs(outcome.starts_s[one] - outcome.starts_s[number]) <= near_s]
         return Progress(max(near, key=lambda one: begins[one]), 0.0) if near else None
 
-    return tuple(
-        Start(
-            number,
-            begins[number] - (begins[order[0]] if elapsed_s is None else elapsed_s),
-            progress(number, begins[number]),
-            progress(number, outcome.starts_s[number]) or first_batch(number),
-        )
-        for number in order
-    )
+    def start_of(number: int) -> Start:
+        delay_s = begins[number] - (begins[order[0]] if elapsed_s is None else elapsed_s)
+        held = progress(number, outcome.starts_s[number]) or first_batch(number)
+        spare_s = 0.0 if held is None else _SPARE * startups_s[number]
+        return Start(number, delay_s, progress(number, begins[number] - spare_s), held, spare_s)
+
+    return tuple(start_of(number) for number in order)
