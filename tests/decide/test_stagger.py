@@ -184,7 +184,9 @@ def test_other_objectives() -> None:
 def test_a_job_that_runs_already_is_not_overtaken_by_the_plan() -> None:
     one, other = StaggerJob(FAST, 1, 100), StaggerJob(SLOW, 1, 100)
     assert of(one, other, elapsed_s=20.0).offset_s == pytest.approx(90.0)
-    assert of(one, other, elapsed_s=95.0).offset_s == pytest.approx(95.0)
+    late = of(one, other, elapsed_s=95.0)
+    assert late.offset_s == pytest.approx(95.0)
+    assert late.curve[0] == (0.0, pytest.approx(100.0)), "the curve shows offsets that have gone by"
     assert of(other, one, elapsed_s=1.0).order == "A"
     second = of(other, one, elapsed_s=95.0, runs="B")
     assert (second.order, second.outcome.starts_s) == ("B", (pytest.approx(95.0), 0.0))

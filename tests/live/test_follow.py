@@ -56,9 +56,9 @@ def test_what_is_not_wanted_is_not_followed_and_nothing_stays_open(facts: Facts)
     record.close()
 
 
-def loader(made_at: float, left_at: float, batches: int, length: int = 100, dataset: str = "Files") -> Seen:
-    facts = replace(FACTS, made_at=made_at, dataset=dataset, rank=None)
-    return seen_at(left_at, batches, facts=facts, epoch_length=length)
+def loader(made_at: float, left_at: float, batches: int, length: int = 100, role: str = "train") -> Seen:
+    facts = replace(FACTS, made_at=made_at, rank=None)
+    return seen_at(left_at, batches, facts=facts, epoch_length=length, role=role)
 
 
 def test_loaders_of_each_epoch_are_one() -> None:
@@ -72,3 +72,24 @@ def test_loaders_that_are_used_by_turns_are_several() -> None:
     seen = training([loader(0, 9, 200), loader(5, 10, 100)])
     assert seen is not None and seen.batches == 200
     assert training([]) is None
+
+
+def test_loaders_that_evaluate_are_others_also_if_they_look_alike() -> None:
+    train, validate = [loader(at, at + 1, 100) for at in (0, 4)], [loader(at, at + 1, 100, role="eval") for at in (2, 6)]
+    seen = training([train[0], validate[0], train[1], validate[1]])
+    assert seen is not None and (seen.batches, seen.left_at) == (200, 5)
+    assert training(validate) is None, "a look at the validation data before training begins is no training"
+
+
+def test_a_loader_that_has_trained_counts_also_while_the_script_evaluates_with_it(facts: Facts) -> None:
+    record = publish(facts)
+    assert record is not None
+    record.role("train")
+    tell(record, 3)
+    following = Following(lambda other: other.pid == os.getpid())
+    assert training(following.look()) is not None
+    record.role("eval")
+    tell(record, 4)
+    seen = training(following.look())
+    assert seen is not None and seen.batches == 4
+    record.close()

@@ -71,12 +71,15 @@ def test_the_slider_tells_what_python_predicts(visit: Any) -> None:
 
 
 def test_what_happened_is_on_the_charts(visit: Any) -> None:
-    real = {"makespan_s": 102.0, "offset_s": 91.0, "times_s": [102.0, 10.0], "bytes_storage": 1, "codes": [0, 0]}
+    real = {"makespan_s": 102.0, "starts_s": [0.0, 91.0], "times_s": [102.0, 10.0], "bytes_storage": 1, "codes": [0, 0]}
     seen = visit(page_of(planned("large", "small"), real))
     assert not seen.complaints
     assert seen.ask("() => document.querySelectorAll('#chart-progress circle.real').length") == 3
     assert seen.ask("() => document.querySelectorAll('#chart-curve circle.real').length") == 1
     assert "+2.0" in seen.ask("() => document.querySelector('.lead').textContent")
+    late = visit(page_of(planned("large", "small"), real | {"makespan_s": 240.0, "starts_s": [0.0, 230.0]}))
+    lies = late.ask("() => [...document.querySelectorAll('#chart-curve circle')].map((one) => +one.getAttribute('cx'))")
+    assert all(0 < x < 900 for x in lies), "a point beyond the curve is on the chart, too"
     widths = seen.ask("() => [document.documentElement.scrollWidth, innerWidth]")
     assert widths[0] <= widths[1]
 

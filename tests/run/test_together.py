@@ -83,6 +83,7 @@ def jobs_on_a_slow_disk(tmp_path: Path, count: int, error: float | None) -> None
             before = _read_bytes(read)
             told = together(*jobs, "--cache", "300MB", "--again", "--json", "out.json", join=join)
             assert told.returncode == 0, told.stderr
+            assert " epochs, planned for" not in told.stdout
             delivered = _read_bytes(read) - before
             assert delivered == pytest.approx(count * SIZE, rel=0.02), "one dataset, with what was read to measure"
             document = json.loads((tmp_path / "out.json").read_text())
@@ -143,6 +144,23 @@ def test_when_the_first_job_is_killed_the_second_goes_on_alone(tmp_path: Path) -
     assert others == [f"{left}.log"]
 
 
+def test_a_stop_of_the_whole_ends_the_jobs(tmp_path: Path) -> None:
+    data = make_data(tmp_path / "data", 800, 2000)
+    jobs = [f"{SCRIPT} {data} --compute {ms} --log {tmp_path}/{ms}.log" for ms in (50, 51)]
+    know(*jobs)
+    words = [sys.executable, "-m", "stoker", "together", *jobs, "--cache", "10MB"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def living() -> list[int]:
+        return [seen.facts.pid for seen in folder.loaders().values() if seen.facts.script == SCRIPT]
+
+    until(living)
+    process.terminate()
+    process.communicate()
+    assert process.returncode == 128 + signal.SIGINT, "as by Ctrl-C"
+    assert not living()
+
+
 def test_a_plan_starts_nothing_and_prints_the_delay_for_a_scheduler(tmp_path: Path) -> None:
     jobs = [f"{SCRIPT} {tmp_path} --lr {number}" for number in (1, 2)]
     know(*jobs)
@@ -174,11 +192,14 @@ def test_what_cannot_gain_is_told_before_anything_is_started(tmp_path: Path) -> 
         assert len(told.stderr.strip().splitlines()) <= 3 and "Traceback" not in told.stderr
 
 
-def test_jobs_with_different_data_or_none_are_found_out_while_they_are_measured(tmp_path: Path) -> None:
+def test_jobs_that_cannot_gain_are_found_out_when_they_have_begun(tmp_path: Path) -> None:
     one, other = make_data(tmp_path / "one", 400, 2000), make_data(tmp_path / "other", 400, 2000)
     told = together(f"{SCRIPT} {one}", f"{SCRIPT} {other}", "--cache", "10MB", "--epochs", "1,1")
     assert told.returncode == 1
     assert "read different data" in told.stderr and "Traceback" not in told.stderr
+    told = together(f"{SCRIPT} {one}", f"{SCRIPT} {one} --compute 21", "--cache", "1KB", "--epochs", "1,1")
+    assert told.returncode == 1
+    assert "holds next to nothing" in told.stderr and "measured" not in told.stderr, "at their first batches"
     fails = tmp_path / "fails.py"
     fails.write_text("import sys\nsys.exit('there is no such model')\n")
     told = together(f"{SCRIPT} {one}", str(fails), "--cache", "10MB", "--epochs", "1,1")
@@ -210,9 +231,9 @@ def test_a_job_joins_one_that_runs_already(tmp_path: Path) -> None:
     assert cache.stats.items == 800
 
 
-def test_jobs_that_make_their_loaders_anew_are_followed_through_all_epochs(tmp_path: Path) -> None:
+def test_jobs_that_make_their_loaders_anew_and_evaluate_are_followed_through_all_epochs(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data", 800, 2000)
-    jobs = [f"{SCRIPT} {data} --anew --epochs 3 --compute {ms} --log {tmp_path}/{ms}.log" for ms in (4, 3)]
+    jobs = [f"{SCRIPT} {data} --anew --validate --epochs 3 --compute {ms} --log {tmp_path}/{ms}.log" for ms in (4, 3)]
     know(*jobs)
     told = together(*jobs, "--cache", "10MB", "--json", "out.json")
     assert told.returncode == 0, told.stderr

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from stoker.cli.together import report
 from stoker.errors import CommandError, ConfigError
 from stoker.report.together import duration, plot, value_at
 from stoker.run.together.catalogue import Beside, Catalogue, Solo
+from stoker.run.together.conducting import Real, RealJob
 from stoker.run.together.jobs import TogetherJob, epochs_of, read_jobs
 from stoker.run.together.planning import Progress, make_plan
 
@@ -43,6 +45,9 @@ def test_jobs_in_files(tmp_path: Path) -> None:
         ('command = "x"\nepoch = 3', "unknown key 'epoch'"),
         ('command = "x"\nepochs = 0', "above 0"),
         ("command =", "is not TOML"),
+        ('command = "train.py \'x"', "is not a command line"),
+        ('command = ""', "names no script"),
+        ("command = []", "names no script"),
     ],
 )
 def test_files_that_make_no_sense(tmp_path: Path, text: str, words: str) -> None:
@@ -57,6 +62,8 @@ def test_commands_that_cannot_be_started_are_told_before_anything_is() -> None:
         read_jobs([SCRIPT, "no_such_script.py"])
     with pytest.raises(ConfigError, match="after `stoker run`"):
         read_jobs([f"python {SCRIPT}"])
+    with pytest.raises(ConfigError, match="standard input"):
+        read_jobs([SCRIPT, "- --lr 1"])
     with pytest.raises(ConfigError, match="--epochs"):
         read_jobs([SCRIPT, SCRIPT], "3")
     assert epochs_of(["--epochs", "many"]) is None
@@ -92,7 +99,7 @@ def test_the_second_job_is_started_early_by_as_long_as_it_takes_to_its_first_bat
     assert (first.after, first.held, first.delay_s) == (None, None, 0.0), "it waits for nobody"
     assert second.after is not None and second.held is not None
     assert second.after.job == second.held.job == first.number
-    assert second.after.passes == pytest.approx(0.85), "5 s of 100 before the other is to be at 90 %"
+    assert second.after.passes == pytest.approx(0.825), "5 s of 100, and a half to spare, before the other is to be at 90 %"
     assert second.held.passes == pytest.approx(0.9)
     assert second.delay_s == pytest.approx(90.0), "both take 5 s to start"
 
@@ -114,6 +121,7 @@ def test_a_job_that_takes_long_to_start_is_started_first() -> None:
     assert plan.offset_s == pytest.approx(0.0, abs=1e-4)
     assert [start.number for start in plan.starts] == [1, 0]
     assert plan.starts[1].delay_s == pytest.approx(25.0)
+    assert plan.starts[1].spare_s == pytest.approx(2.5)
     assert [start.held for start in plan.starts] == [Progress(0, 0.0), Progress(1, 0.0)], (
         "both go on from their first batch"
     )
@@ -122,6 +130,15 @@ def test_a_job_that_takes_long_to_start_is_started_first() -> None:
 def test_a_cache_that_holds_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="next to nothing"):
         make_plan([job("A"), job("B")], [SOLO, SOLO], [[], []], 1000, objective="makespan", ready=0.0)
+
+
+def test_a_job_that_has_other_epochs_than_was_said_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = make_plan([job("A", 2), job("B", 2)], [SOLO, SOLO], [[], []], 10**9, objective="makespan", ready=0.0)
+    jobs = (RealJob("A", 0, 0.0, 210.0, 2.0, 0, ()), RealJob("B", 0, 90.0, 130.0, 4.0, 0, ()))
+    report(plan, Real(jobs))
+    told = capsys.readouterr().out
+    assert "B: made 4 epochs, planned for were 2" in told
+    assert "A: made" not in told
 
 
 def test_three_jobs_have_a_list_of_starts() -> None:

@@ -1,8 +1,9 @@
 """A training script for tests of jobs side by side: files from a folder, and a device that is a timed wait.
 
-    paired.py FOLDER [--epochs N] [--batch N] [--compute MS] [--workers N] [--anew] [--log FILE]
+    paired.py FOLDER [--epochs N] [--batch N] [--compute MS] [--workers N] [--anew] [--validate] [--log FILE]
 
-With --anew it makes its loader anew for each epoch.
+With --anew it makes its loader anew for each epoch. With --validate it evaluates before the first epoch and after each,
+with a loader of its own that looks like the other one.
 
 At the end it writes to the log, if it is given one, the numbers of the samples of each epoch as it got them.
 """
@@ -34,6 +35,7 @@ parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--compute", type=float, default=20)
 parser.add_argument("--workers", type=int, default=1)
 parser.add_argument("--anew", action="store_true")
+parser.add_argument("--validate", action="store_true")
 parser.add_argument("--log")
 options = parser.parse_args()
 
@@ -45,6 +47,14 @@ def make_loader():
     return DataLoader(data, batch_size=options.batch, shuffle=True, num_workers=options.workers)
 
 
+@torch.no_grad()
+def validate():
+    for values, _ in DataLoader(data, batch_size=options.batch, num_workers=options.workers):
+        values.mean()
+
+
+if options.validate:
+    validate()
 loader = make_loader()
 weight = torch.zeros(1, requires_grad=True)
 optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -59,6 +69,8 @@ for _ in range(options.epochs):
         optimizer.step()
         time.sleep(options.compute / 1000)
         seen[-1] += numbers.tolist()
+    if options.validate:
+        validate()
 if options.log:
     with open(options.log, "w") as file:
         file.write("\n".join(" ".join(map(str, epoch)) for epoch in seen))

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,9 @@ from stoker.run.together.running import Running, ending
 from stoker.units import format_bytes, parse_bytes
 
 _PART_OF_MEMORY = 2
+_ENDING = signal.SIGTERM, signal.SIGHUP
+_NOT_AS_SAID = 0.5
+"""By so many epochs a job did other than it was planned for."""
 LINE_AGAIN = "\r\x1b[K"
 
 
@@ -85,6 +89,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure what is missing, plan, start, watch, and tell."""
     CACHE.check()
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)  # as for Ctrl-C: no job is left behind
     if options.iterations < 1:
         raise ConfigError("--iterations must be more than 0")
     if options.html:
@@ -123,7 +130,7 @@ def run(options: argparse.Namespace) -> int:
                 _clear()
             _say(learning.said)
             if not is_plan_only:
-                going, running = learning.go_on(known, cache_bytes, options.objective)
+                going, running = learning.go_on(known, options.objective)
                 return _carry_out(options, going.plan, options.seed, cache_bytes, running)
     solo = known.solos
     ready = ready_part(solo[0].data, solo[0].samples * solo[0].sample_bytes)
@@ -153,7 +160,7 @@ def _carry_out(
     if not options.dry_run:
         real = conduct(plan, seed, cache_bytes, _tell, running)
         _clear()
-        _report(plan, real)
+        report(plan, real)
     _write(options, plan, real)
     return 0 if real is None or real.is_fine else 1
 
@@ -179,7 +186,8 @@ def _show(plan: TogetherPlan) -> None:
     print(f"The cache holds {held}{already}.", flush=True)
 
 
-def _report(plan: TogetherPlan, real: Real) -> None:
+def report(plan: TogetherPlan, real: Real) -> None:
+    """Tell what happened beside what was predicted."""
     predicted = plan.outcome
     for number, job in enumerate(real.jobs):
         if job.code:
@@ -193,6 +201,10 @@ def _report(plan: TogetherPlan, real: Real) -> None:
                 f"  {job.name}: first batch at {duration(job.first_s)}, took {duration(took_s)} "
                 f"({against(took_s, expected_s)} of the prediction)"
             )
+            if job.code == 0 and abs(job.passes - (epochs := plan.jobs[number].epochs)) >= _NOT_AS_SAID:
+                print(
+                    f"  {job.name}: made {job.passes:.3g} epochs, planned for were {epochs}: say how many it has (--epochs)"
+                )
     if real.is_fine:
         print(
             f"Really: {duration(real.makespan_s)} for all, predicted were {duration(predicted.makespan_s)} "

@@ -124,6 +124,8 @@ def stagger(
     lines = {name: _corners(stage, (0.0, 0.0), 1 if name == "A" else 0, elapsed_s) for name in firsts}
     order, best = _best(stage, lines, objective)
     second = 1 if order == "A" else 0
+    if elapsed_s:  # offsets that have gone by are shown, too
+        lines = {runs: _corners(stage, (0.0, 0.0), second)}
     return Stagger(
         offset_s=best.starts_s[second],
         order=order,

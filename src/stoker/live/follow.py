@@ -38,7 +38,7 @@ class Following:
         for token, (facts, descriptor) in list(self._open.items()):
             told = read_record(partial(folder.read, descriptor), facts)
             if told is not None:
-                self._seen[token] = told
+                self._seen[token] = _with_lasting_role(told, self._seen.get(token))
             if token not in living:
                 os.close(self._open.pop(token)[1])
         return list(self._seen.values())
@@ -50,14 +50,15 @@ class Following:
 
 
 def training(records: Sequence[Seen]) -> Seen | None:
-    """What the training loader tells: the one with most samples.
+    """What the training loader tells: the one with most samples of those that do more than evaluate.
 
     If the script makes it anew for each epoch, then all of these in turn count as one loader.
     """
-    if not records:
+    some = [seen for seen in records if seen.role != "eval"]
+    if not some:
         return None
-    largest = max(records, key=lambda seen: seen.samples)
-    same = sorted((seen for seen in records if _likeness(seen) == _likeness(largest)), key=lambda seen: seen.facts.made_at)
+    largest = max(some, key=lambda seen: seen.samples)
+    same = sorted((seen for seen in some if _likeness(seen) == _likeness(largest)), key=lambda seen: seen.facts.made_at)
     if any(before.left_at > after.facts.made_at for before, after in pairwise(same)):
         return largest  # they are used by turns: these are different loaders
     sums = {name: sum(getattr(seen, name) for seen in same) for name in _SUMS}
@@ -66,4 +67,11 @@ def training(records: Sequence[Seen]) -> Seen | None:
 
 def _likeness(seen: Seen) -> tuple[object, ...]:
     facts = seen.facts
-    return facts.pid, facts.rank, facts.dataset, facts.cache, seen.epoch_length
+    return facts.pid, facts.rank, facts.dataset, facts.cache, seen.epoch_length, seen.role
+
+
+def _with_lasting_role(told: Seen, before: Seen | None) -> Seen:
+    """A loader that has trained stays one that trains, also if the script evaluates with it later."""
+    if before is not None and before.batches and told.role == "eval":
+        return replace(told, role=before.role)
+    return told

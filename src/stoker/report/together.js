@@ -31,6 +31,7 @@
     return { svg, x, y };
   }
 
+  const job = (n) => `job-${n % 4}`;
   const path = (view, line) => line.map(([across, up], n) => `${n ? "L" : "M"}${view.x(across)} ${view.y(up)}`).join("");
 
   // ---- makespan over the offset; B first is left of 0
@@ -49,17 +50,28 @@
     return one.map((value, n) => value + part * (other[n] - value));
   }
 
+  // Beyond its last corners, each second of offset costs one.
+  if (real && curves.A && corners[corners.length - 1][0] < real.offset) {
+    const [offset, span, ...times] = corners[corners.length - 1];
+    corners.push([real.offset, span + real.offset - offset, ...times]);
+  }
+  if (real && curves.B && real.offset < corners[0][0]) {
+    const [offset, span, ...times] = corners[0];
+    corners.unshift([real.offset, span + offset - real.offset, ...times]);
+  }
+
   if (corners.length) {
     const ends = [corners[0][0], corners[corners.length - 1][0]];
+    const across = real ? [Math.min(ends[0], real.offset), Math.max(ends[1], real.offset)] : ends;
     const spans = corners.map(([, span]) => span).concat(real ? [real.makespan] : []);
     const low = Math.min(...spans);
     const high = Math.max(...spans);
     const room = (high - low || high) * 0.08;
-    const view = chart(element("chart-curve"), ends, [Math.max(0, low - room), high + room]);
-    add(view.svg, "path", { class: "first", d: path(view, corners) });
+    const view = chart(element("chart-curve"), across, [Math.max(0, low - room), high + room]);
+    add(view.svg, "path", { class: "line job-0", d: path(view, corners) });
     const asked = add(view.svg, "path", { class: "asked" });
     const dot = add(view.svg, "circle", { class: "dot", r: 6 });
-    if (real) add(view.svg, "circle", { class: "real second", r: 5, cx: view.x(real.offset), cy: view.y(real.makespan) });
+    if (real) add(view.svg, "circle", { class: "real job-1", r: 5, cx: view.x(real.offset), cy: view.y(real.makespan) });
     const [input, reset] = [element("slider-offset"), element("reset")];
     Object.assign(input, { min: 0, max: 400, step: 1 });
     let offset = best;
@@ -95,10 +107,10 @@
   const all = [...lines, ...points].flat();
   const last = Math.max(...all.map(([moment]) => moment), 1e-9);
   const view = chart(element("chart-progress"), [0, last], [0, Math.max(...all.map(([, passes]) => passes), 1)]);
-  lines.forEach((line, n) => add(view.svg, "path", { class: n ? "second" : "first", d: path(view, line) }));
+  lines.forEach((line, n) => add(view.svg, "path", { class: `line ${job(n)}`, d: path(view, line) }));
   points.forEach((some, n) => {
     for (const [moment, passes] of some) {
-      add(view.svg, "circle", { class: `real ${n ? "second" : "first"}`, r: 3.5, cx: view.x(moment), cy: view.y(passes) });
+      add(view.svg, "circle", { class: `real ${job(n)}`, r: 3.5, cx: view.x(moment), cy: view.y(passes) });
     }
   });
 

@@ -33,13 +33,13 @@ def together_page(document: dict[str, Any], curves: dict[str, Any], lines: Point
     predicted, real = document["predicted"], document.get("real")
     first, *later = (names[ord(one) - ord("A")] for one in document["order"])
     sign = -1 if document["order"][0] == "B" else 1
-    shown = real is not None and real["offset_s"] is not None
+    happened = _point(real)
     numbers = {
         "curves": curves,
         "best": sign * document["offset_s"],
         "makespan": predicted["makespan_s"],
         "names": names,
-        "real": {"offset": sign * real["offset_s"], "makespan": real["makespan_s"]} if real is not None and shown else None,
+        "real": happened,
         "lines": lines,
         "points": points,
     }
@@ -52,13 +52,21 @@ def together_page(document: dict[str, Any], curves: dict[str, Any], lines: Point
         tiles=_tiles(document),
         paired=bool(curves),
         names=names,
-        happened=shown,
+        happened=happened is not None,
         tables=[_jobs(document, names), *(_corners(curves[one], names, one) for one in curves)],
         footer=f"Page made by stoker {version_of('stoker')}. This file holds everything it shows, and asks nobody.",
         document=markup(json_text(numbers)),
         script=markup(script),
     )
     return text.encode("ascii", "xmlcharrefreplace").decode()
+
+
+def _point(real: dict[str, Any] | None) -> dict[str, float] | None:
+    """What happened to a pair, as a point beside its curve: below 0 the second began first."""
+    if real is None or len(real["starts_s"]) != 2 or None in real["starts_s"]:
+        return None
+    first_s, second_s = real["starts_s"]
+    return {"offset": second_s - first_s, "makespan": real["makespan_s"]}
 
 
 def _lead(document: dict[str, Any]) -> str:

@@ -60,7 +60,8 @@ def calibrate(
 ) -> Calibration:
     """Look at jobs that were just started. Afterwards all but the leader are paused.
 
-    `ready_part` says which part of so many bytes the cache of a name holds; `known` is what is known of the leader.
+    `ready_part` says which part of so many bytes the cache of a name holds, and raises if it cannot hold enough of them;
+    `known` is what is known of the leader.
     """
     watched = [_Watched(run) for run in runs]
     first, others = watched[leader], [one for number, one in enumerate(watched) if number != leader]
@@ -122,7 +123,8 @@ class _Watched:
             self.marks.append(seen)
             self._since = at
         if self.run.is_over and not self.marks:
-            raise self.run.failure("before its first batch")
+            only = " of training: it only evaluates" if self.run.only_evaluates else ""
+            raise self.run.failure(f"before its first batch{only}")
         if self.run.is_over:
             raise self.run.failure("while it was measured: it is too short to be planned for")
         if self.run.is_paused:

@@ -14,7 +14,6 @@ from stoker.run.together.planning import Progress, Start, TogetherPlan
 from stoker.run.together.running import Running, ending
 
 _LOOK_S = 0.02
-_POINT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ class Real:
         return {
             "makespan_s": self.makespan_s,
             "offset_s": max(firsts, default=0.0),
+            "starts_s": [job.first_s for job in self.jobs],
             "times_s": [None if job.first_s is None else job.end_s - job.first_s for job in self.jobs],
             "bytes_storage": sum(job.bytes_storage for job in self.jobs),
             "codes": [job.code for job in self.jobs],
@@ -68,7 +68,6 @@ class _Watched:
     def __init__(self, run: Running, iterations: int, epochs: int) -> None:
         self.run = run
         self._iterations, self._batches = iterations, iterations * epochs
-        self._points: list[tuple[float, float]] = []
         self._over_at: float | None = None
         self.first_at: float | None = None
         """When it went on from its first batch."""
@@ -79,8 +78,6 @@ class _Watched:
 
     def look(self) -> None:
         seen = self.run.look()
-        if seen is not None and seen.batches and (not self._points or seen.left_at - self._points[-1][0] >= _POINT_S):
-            self._points.append((seen.left_at, self.passes))
         if seen is not None and seen.batches >= self._batches and (seen.is_waiting or seen.is_over):
             self._over_at = seen.asked_at  # it asks for one more batch than there is
 
@@ -108,7 +105,7 @@ class _Watched:
             ended_at - origin,
             self.passes,
             0 if seen is None else seen.bytes_storage,
-            tuple((at - origin, passes) for at, passes in self._points),
+            tuple((at - origin, batches / self._iterations) for at, batches in run.points),
         )
 
 
@@ -150,7 +147,7 @@ def conduct(
 def _is_due(start: Start, jobs: dict[int, _Watched], elapsed_s: float) -> bool:
     if jobs and all(job.run.is_over for job in jobs.values()):
         return True
-    return elapsed_s >= start.delay_s if start.after is None else _has_come(start.after, jobs)
+    return elapsed_s >= start.delay_s - start.spare_s if start.after is None else _has_come(start.after, jobs)
 
 
 def _has_come(moment: Progress | None, jobs: dict[int, _Watched]) -> bool:

@@ -82,11 +82,14 @@ def epochs_of(words: Sequence[str]) -> int | None:
 def _read(text: str, name: str) -> TogetherJob:
     if text.endswith(".toml"):
         return _of_file(Path(text), name)
+    return _job(_words(text), None, name, text)
+
+
+def _words(text: str) -> list[str]:
     try:
-        words = shlex.split(text)
+        return shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"{text!r} is not a command line: {error}") from error
-    return _job(words, None, name, text)
 
 
 def _of_file(path: Path, name: str) -> TogetherJob:
@@ -101,7 +104,7 @@ def _of_file(path: Path, name: str) -> TogetherJob:
             raise ConfigError(f"the job {path} has an unknown key {key!r}: there are {', '.join(_KEYS)}")
     words, epochs, called = document.get("command"), document.get("epochs"), document.get("name", name)
     if isinstance(words, str):
-        words = shlex.split(words)
+        words = _words(words)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ConfigError(f"the job {path} needs a command: text, or a list of words")
     if epochs is not None and (type(epochs) is not int or epochs < 1):
@@ -114,5 +117,9 @@ def _of_file(path: Path, name: str) -> TogetherJob:
 def _job(words: list[str], epochs: int | None, name: str, where: str) -> TogetherJob:
     if words[:1] == ["stoker"] or words[:1] == ["python"]:
         raise ConfigError(f"{where!r}: say only what comes after `stoker run`, as in 'train.py --epochs 3'")
+    if not words:
+        raise ConfigError(f"{where!r} names no script: say what comes after `stoker run`, as in 'train.py --epochs 3'")
+    if words[0] == "-":
+        raise ConfigError(f"{where!r}: several jobs cannot all be read from standard input; put the script into a file")
     said = epochs or epochs_of(words)
     return TogetherJob(name, tuple(words), said or 1, said is not None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from stoker.errors import CommandError
 from stoker.live import folder
+from stoker.live.follow import training
 from stoker.live.record import Seen
 from stoker.run.inject import SETTINGS
 from stoker.run.together.calibrating import START_S, STUCK_S
@@ -56,15 +57,12 @@ def partners(wanted: str, catalogue: Catalogue) -> list[Partner]:
     """The jobs that can be joined: the one with a pid, or all. Raises what is wrong with the one that is wanted."""
     if wanted != "auto" and not wanted.isdecimal():
         raise CommandError(f"--join takes auto or the pid of a job that runs, not {wanted!r}")
-    loaders: dict[int, Seen] = {}
-    for seen in folder.loaders().values():
-        known = loaders.get(seen.facts.pid)
-        if not seen.facts.rank and (known is None or seen.samples > known.samples):
-            loaders[seen.facts.pid] = seen
+    records = [seen for seen in folder.loaders().values() if not seen.facts.rank]
     found, reason = [], "no job of this user runs here that has a loader"
-    for pid, seen in loaders.items():
-        if wanted in ("auto", str(pid)):
-            partner = _partner(seen, catalogue)
+    for pid in {seen.facts.pid for seen in records}:
+        its = training([seen for seen in records if seen.facts.pid == pid])
+        if its is not None and wanted in ("auto", str(pid)):
+            partner = _partner(its, catalogue)
             if isinstance(partner, Partner):
                 found.append(partner)
             else:

@@ -11,7 +11,7 @@ from stoker.run.together.calibrating import Calibration, calibrate
 from stoker.run.together.catalogue import Beside, Catalogue, Solo
 from stoker.run.together.going_on import GoingOn, who_goes_on
 from stoker.run.together.jobs import TogetherJob
-from stoker.run.together.planning import ready_part
+from stoker.run.together.planning import check_cache, ready_part
 from stoker.run.together.running import Running
 
 
@@ -70,10 +70,12 @@ class Learning:
     def __init__(self, jobs: Sequence[TogetherJob], numbers: Sequence[int], leader: int, runs: list[Running]) -> None:
         self._jobs, self._leader = jobs, leader
         self._numbers, self._list = sorted({leader, *numbers}), runs
+        self._cache_bytes = 0
         self._found: Calibration | None = None
 
     def start(self, seed: int, cache_bytes: int, *, quietly: bool) -> None:
         """Start them."""
+        self._cache_bytes = cache_bytes
         for number in self._numbers:
             self._list.append(Running.start(self._jobs[number], seed, cache_bytes, quietly=quietly))
 
@@ -81,7 +83,7 @@ class Learning:
         """What is known of all jobs when these have been measured. It is kept in the catalogue, too."""
         some = [self._jobs[number] for number in self._numbers]
         leader = self._numbers.index(self._leader)
-        found = calibrate(self._list, some, leader, most, ready_part, known.solo.get(self._leader), tell)
+        found = calibrate(self._list, some, leader, most, self._ready_part, known.solo.get(self._leader), tell)
         if found.solo[leader].cold_iterations:  # else storage was not seen, and next time it may be
             for job, its in sorted(zip(some, found.solo, strict=True), key=lambda one: one[1].cold_iterations):
                 catalogue.keep_solo(job.key, its)
@@ -91,6 +93,10 @@ class Learning:
         solo = dict(zip(self._numbers, found.solo, strict=True))
         pairs = {(self._numbers[one], self._numbers[other]): beside for (one, other), beside in found.pairs.items()}
         return Known({**known.solo, **solo}, {**known.pairs, **pairs})
+
+    def _ready_part(self, data: str, whole: float) -> float:
+        check_cache(self._cache_bytes, whole)
+        return ready_part(data, whole)
 
     @property
     def said(self) -> str:
@@ -102,7 +108,7 @@ class Learning:
         jobs = f"{', '.join(names[:-1])} and {names[-1]}"
         return f"measured {jobs} in {self._found.tried_s:.1f} s beside the work of {leader}{missing}"
 
-    def go_on(self, known: Known, cache_bytes: int, objective: str) -> tuple[GoingOn, dict[int, Running]]:
+    def go_on(self, known: Known, objective: str) -> tuple[GoingOn, dict[int, Running]]:
         """Let the best one go on, or all; end the others. Jobs that were not started here are planned for, too."""
         assert self._found is not None
         runs = dict(zip(self._numbers, self._list, strict=True))
@@ -116,7 +122,7 @@ class Learning:
             known.beside,
             passes,
             self._leader,
-            cache_bytes,
+            self._cache_bytes,
             objective=objective,
             ready=self._found.ready,
         )

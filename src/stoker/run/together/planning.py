@@ -19,6 +19,8 @@ from stoker.run.together.values import with_one_storage
 from stoker.units import format_bytes
 
 _LEAST_CACHED = 0.01
+_SPARE = 0.5
+"""Of its start-up: by so much earlier than it needs a job is started, as start-ups differ. It is held until its moment."""
 _AT_ONCE = 0.01
 """Of the makespan: jobs whose first batches are to be so near each other begin together."""
 
@@ -46,6 +48,8 @@ class Start:
     after: Progress | None
     """None: after `delay_s`, because no other job has a batch by then."""
     held: Progress | None
+    spare_s: float = 0.0
+    """By how much earlier than after `delay_s` it is started if it can be held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +129,8 @@ def make_plan(
     """
     solo = with_one_storage(solo)
     whole = max(one.samples * one.sample_bytes for one in solo)
+    check_cache(cache_bytes, whole)
     cached = min(1.0, cache_bytes / whole)
-    if cached < _LEAST_CACHED:
-        raise ConfigError(
-            f"a cache of {format_bytes(cache_bytes)} holds next to nothing of {format_bytes(whole)}: no job would gain by "
-            "another one. Ask for more with --cache"
-        )
     times = [times_of(one, some) for one, some in zip(solo, beside, strict=True)]
     staggered = [StaggerJob(its, job.epochs, one.iterations) for its, job, one in zip(times, jobs, solo, strict=True)]
     stage = SideBySide(staggered, cached=cached, ready=ready)
@@ -168,6 +168,15 @@ def make_plan(
         ready=min(ready, cached),
         elapsed_s=elapsed_s,
     )
+
+
+def check_cache(cache_bytes: int, whole: float) -> None:
+    """Raise if a cache is so small that no job would gain by what another has read."""
+    if cache_bytes < _LEAST_CACHED * whole:
+        raise ConfigError(
+            f"a cache of {format_bytes(cache_bytes)} holds next to nothing of {format_bytes(whole)}: no job would gain by "
+            "another one. Ask for more with --cache"
+        )
 
 
 def _corner(stage: SideBySide, first: str, corner: tuple[float, float]) -> tuple[float, ...]:
@@ -236,12 +245,10 @@ def _starts(stage: SideBySide, outcome: Outcome, startups_s: Sequence[float], el
         near = [one for one in order if one != number and abs(outcome.starts_s[one] - outcome.starts_s[number]) <= near_s]
         return Progress(max(near, key=lambda one: begins[one]), 0.0) if near else None
 
-    return tuple(
-        Start(
-            number,
-            begins[number] - (begins[order[0]] if elapsed_s is None else elapsed_s),
-            progress(number, begins[number]),
-            progress(number, outcome.starts_s[number]) or first_batch(number),
-        )
-        for number in order
-    )
+    def start_of(number: int) -> Start:
+        delay_s = begins[number] - (begins[order[0]] if elapsed_s is None else elapsed_s)
+        held = progress(number, outcome.starts_s[number]) or first_batch(number)
+        spare_s = 0.0 if held is None else _SPARE * startups_s[number]
+        return Start(number, delay_s, progress(number, begins[number] - spare_s), held, spare_s)
+
+    return tuple(start_of(number) for number in order)

@@ -26,6 +26,7 @@ LOOK_S = 0.005
 _FAMILY_EVERY_S = 0.5
 _GRACE_S = 5.0
 _TAIL = 2000
+_POINT_S = 0.5
 
 
 class Running:
@@ -38,6 +39,8 @@ class Running:
         """When the loop got its first batch."""
         self.seen: Seen | None = None
         """What the training loader last told."""
+        self.points: list[tuple[float, int]] = []
+        """Its batches, moment by moment."""
         self.ended_at: float | None = None
         """When it was seen to have ended."""
         self.code: int | None = None
@@ -48,6 +51,8 @@ class Running:
         self._following = Following(lambda facts: facts.pid in self._family and not facts.rank)
         self._family_at = 0.0
         self.is_paused = False
+        self.only_evaluates = False
+        """Whether its loaders were used without gradients alone, so far."""
 
     @classmethod
     def start(cls, job: TogetherJob, seed: int, cache_bytes: int, *, quietly: bool = False) -> Self:
@@ -86,9 +91,15 @@ class Running:
         at = time.monotonic()
         if at - self._family_at > _FAMILY_EVERY_S and self.seen is None:  # ranks are started by a launcher
             self._family_at, self._family = at, {self.pid, *descendants(self.pid)}
-        self.seen = training(self._following.look())
-        if self.seen is not None and self.seen.batches and self.first_at is None:
-            self.first_at = self.seen.left_at
+        records = self._following.look()
+        self.seen = training(records)
+        self.only_evaluates = self.seen is None and bool(records)
+        seen = self.seen
+        if seen is not None and seen.batches:
+            self.first_at = seen.left_at if self.first_at is None else self.first_at
+            at_s, batches = self.points[-1] if self.points else (-_POINT_S, 0)
+            if seen.left_at - at_s >= _POINT_S or (self.is_over and seen.batches > batches):
+                self.points.append((seen.left_at, seen.batches))
         if self.is_over:
             self._following.close()
         return self.seen
