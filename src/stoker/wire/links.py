@@ -23,9 +23,9 @@ _FIRST_AWAY_S, _LONGEST_AWAY_S = 0.02, 1.0
 _FIRST_LATE_S = 0.1
 _LONGEST_LATE_S = 5.0
 """The longest pause for a host that is connected but late, again and again: each time costs a read its deadline."""
+_FIRST_PLACES = 2
 _SOON_S, _LATE_PART = 0.25, 0.5
 """Requests that are answered so soon may be more. They are fewer after an answer that took half of the limit."""
-_FIRST_PLACES = 2
 _FEWER = 0.7
 _GOOD_S = 10.0
 """Who has not been late for so long is tried again at once."""
