@@ -99,7 +99,8 @@ def main() -> None:
             peers = [stack.enter_context(Peer(link.address, SECRET, connections=2)) for _ in given]
             for peer in peers:
                 peer.greet(60)
-            until = time.monotonic() + options.seconds
+            began = time.monotonic()
+            until = began + options.seconds
             threads = [
                 threading.Thread(target=read, args=(peer, reader, until, mine, slowest))
                 for peer, mine in zip(peers, given, strict=True)
@@ -109,11 +110,12 @@ def main() -> None:
                 thread.start()
             for thread in threads:
                 thread.join()
+            took_s = time.monotonic() - began
             late = sum(peer.stats().late for peer in peers)
     sums = [sum(mine) for mine in given]
     harness.report(
         f"{options.hosts} hosts of {options.readers} readers, {options.size}, {options.link} Mbit/s",
-        ratio=sum(sums) / (options.seconds * rate),
+        ratio=sum(sums) / (took_s * rate),
         uneven=min(sums) / max(*sums, 1),
         late=late,
         slowest_s=max(slowest),
