@@ -1,9 +1,11 @@
 """Is the right part of the preparation sent to another host, and does it stay so? Two real hosts (see `hosts`).
 
 --grid: in each setting (cores here and there, link, size of samples, what the loop takes) all parts from 0 to 1 are tried
-in steps of 0.1, then the loader decides. `chosen` is the part that it sends away, `low_end` the smallest part whose rate is
-within 3 % of the plateau: the median of the rates within 5 % of the best, because the best of eleven is partly luck.
-`of_plateau` and `of_best` are the rate with the chosen part against both.
+in steps of 0.1, up and down again, then the loader decides. `chosen` is the part that it sends away, `low_end` what is sent
+away at the smallest point whose rate is within 3 % of the plateau: the median of the rates within 5 % of the best, because
+the best of eleven is partly luck. `may_be_sent` is what was allowed in both: where a link is the limit, less goes away.
+`of_plateau` and `of_best` are the rate with the chosen part against both. `apart` is how far the two passes are apart at a
+point, in the middle and at most.
 
 --live: while a loader trains that has decided, one thing is changed at a time. `after_5s` is the rate from the fifth second
 on against that of this host alone, as it is then; `after_15s` and `points` compare with sending away all that helps.
@@ -148,7 +150,7 @@ def until_there(trainer: Trainer, workers: int) -> None:
 def grid(
     setting: dict[str, Any], hosts: Any, environment: dict[str, str], seconds: float, *, slept: bool
 ) -> dict[str, Any]:
-    """Try all parts, then let the loader decide."""
+    """Try all parts, up and down, then let the loader decide."""
     first, second = hosts
     set_cores(first, setting["here"], slept=slept)
     set_cores(second, setting["there"], slept=slept)
@@ -159,11 +161,13 @@ def grid(
     until_there(trainer, 1)
     alone = trainer.measure(2 * seconds)["rate"]
     trainer.say(loop=setting["loop"] * alone)
-    rates = []
-    for tenth in range(11):
+    passes: list[list[dict[str, float]]] = [[] for _ in range(11)]
+    for tenth in (*range(11), *reversed(range(11))):
         trainer.say(ratio=tenth / 10)
         trainer.measure(1.0)
-        rates.append(trainer.measure(seconds)["rate"])
+        passes[tenth].append(trainer.measure(seconds))
+    rates, sent = ([statistics.mean(one[name] for one in both) for both in passes] for name in ("rate", "remote"))
+    apart = sorted(abs(up["rate"] - down["rate"]) / rate for (up, down), rate in zip(passes, rates, strict=True))
     trainer.say(ratio=None)
     trainer.measure(15)
     found = trainer.measure(3 * seconds)
@@ -171,10 +175,12 @@ def grid(
     second.stop(workers)
     best = max(rates)
     plateau = statistics.median(rate for rate in rates if rate >= 0.95 * best)
-    low_end = next(tenth / 10 for tenth, rate in enumerate(rates) if rate >= 0.97 * plateau)
-    measured = {"chosen": found["remote"], "low_end": low_end}
+    low_end = next(tenth for tenth, rate in enumerate(rates) if rate >= 0.97 * plateau)
+    measured = {"chosen": found["remote"], "low_end": sent[low_end], "may_be_sent": [found["ratio"], low_end / 10]}
     measured |= {"of_plateau": found["rate"] / plateau, "of_best": found["rate"] / best}
-    return {"setting": setting, **measured, "alone": alone, "grid": [round(rate) for rate in rates]}
+    tried = {"grid": [round(rate) for rate in rates], "sent": [round(part, 2) for part in sent]}
+    tried |= {"apart": [round(statistics.median(apart), 3), round(apart[-1], 3)]}
+    return {"setting": setting, **measured, "alone": alone, **tried}
 
 
 def live(hosts: Any, environment: dict[str, str], seconds: float, which: list[int], *, slept: bool) -> list[dict[str, Any]]:

@@ -46,7 +46,9 @@ class Folder(Dataset[Any]):
             from PIL import Image
 
             with open(self.samples[index][0], "rb") as file:
-                return np.asarray(Image.open(file).convert("RGB").crop((0, 0, 224, 224))), index
+                picture = Image.open(file)
+                picture.draft("RGB", (224, 224))  # a large one is decoded at a part of its size
+                return np.asarray(picture.convert("RGB").crop((0, 0, 224, 224))), index
         with open(self.samples[index][0], "rb") as file:
             summed = memoryview(file.read())[: self.summed_bytes]
             return np.frombuffer(hashlib.blake2b(summed, digest_size=8).digest(), np.uint8).copy(), index
@@ -114,9 +116,14 @@ def be_a_host(asked: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def folder_of_files(count: int, size: int, *, are_pictures: bool) -> Iterator[Path]:
+def folder_of_files(count: int, size: int, *, are_pictures: bool, are_photographs: bool = False) -> Iterator[Path]:
     """A folder with files to read, old enough to be kept."""
     chance = np.random.default_rng(5)
+    pictures: list[bytes] = []
+    if are_pictures:
+        from workloads import jpeg, photograph
+
+        pictures = [photograph(seed) for seed in range(16)] if are_photographs else [jpeg(seed) for seed in range(64)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "files")
         for number in range(count):
@@ -124,9 +131,7 @@ def folder_of_files(count: int, size: int, *, are_pictures: bool) -> Iterator[Pa
             place.mkdir(parents=True, exist_ok=True)
             path = place / f"{number:05}.bin"
             if are_pictures:
-                from workloads import jpeg
-
-                path.write_bytes(jpeg(number % 64) + number.to_bytes(4, "big"))
+                path.write_bytes(pictures[number % len(pictures)] + number.to_bytes(4, "big"))
             else:
                 path.write_bytes(chance.bytes(int(size * (0.6 + 0.8 * chance.random()))))
             os.utime(path, (1_700_000_000, 1_700_000_000 + number))
@@ -297,6 +302,7 @@ def main() -> None:
                         host.limit_disk(parse_bytes(options.disk.removesuffix("/s"), "--disk"))
                     if options.link:
                         host.limit_link(options.link * 1_000_000)
+                    host.come_first()
                 cache = int(total * options.cache)
                 job = Job(
                     hosts,

@@ -2,9 +2,9 @@
 
 Items of 100 KB from an LMDB store in one process, over loopback, checked, into the store of another process: 32 items per
 request, requests pipelined, one connection and four. GB/s, beside what is possible here: plain sockets that only copy,
-`put` of as many bytes from memory, and a file in memory that is only written to, in the same round. `memory` is the wire
-without the second store. Then the same between two network namespaces, over a link that is limited to 1 Gbit/s (needs
-root).
+`put` of as many bytes from memory, a file in memory that is only written to, and one whose pages the kernel only finds, in
+the same round. `memory` is the wire without the second store. Then the same between two network namespaces, over a link
+that is limited to 1 Gbit/s (needs root).
 """
 
 import argparse
@@ -163,6 +163,14 @@ def written_alone(sealed: list[bytes]) -> float:
         return COUNT * SIZE / (time.perf_counter() - began) / 1e9
 
 
+def allocated_alone() -> float:
+    """GB/s of finding pages for a file in memory, before anything is written to them: no two threads can do it at once."""
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        began = time.perf_counter()
+        os.posix_fallocate(file.fileno(), 0, COUNT * SIZE)
+        return COUNT * SIZE / (time.perf_counter() - began) / 1e9
+
+
 def into_used_pages(peer: Peer, kept: Kept) -> float:
     """Into a store that is full: each item takes the place of another."""
 
@@ -206,6 +214,7 @@ def loopback(rounds: int) -> None:
                 "store to store, one, into used pages": partial(into_used_pages, one, full),
                 "put alone": partial(put_alone, sealed),
                 "a file in memory, written alone": partial(written_alone, sealed),
+                "a file in memory, its pages alone": allocated_alone,
                 "plain sockets, four": partial(plainly, socks, 64),
                 "store to memory, four": partial(fetched, four, TOGETHER, in_memory),
                 "store to store, four": partial(into_store, four, TOGETHER),
@@ -219,6 +228,7 @@ def loopback(rounds: int) -> None:
             "store to store, into used pages": ns_per_byte(partial(into_used_pages, one, full), pid),
             "put alone": ns_per_byte(partial(put_alone, sealed), pid),
             "a file in memory, written alone": ns_per_byte(partial(written_alone, sealed), pid),
+            "a file in memory, its pages alone": ns_per_byte(allocated_alone, pid),
         }
         full.close()
     best = {name: max(values) for name, values in outcome.values.items()}

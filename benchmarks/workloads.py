@@ -37,17 +37,22 @@ class Volumes(Dataset[Any]):
         return self.bank[index % len(self.bank)], index
 
 
-def jpeg(seed: int, width: int = 500, height: int = 375) -> bytes:
+def jpeg(seed: int, width: int = 500, height: int = 375, quality: int = 90, grain_of: int = 10) -> bytes:
     """A picture with the detail of a photograph: smooth shapes and some grain."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
         (width, height), Image.Resampling.BICUBIC
     )
-    grain = rng.normal(0, 10, (height, width, 1))
+    grain = rng.normal(0, grain_of, (height, width, 1))
     pixels = np.clip(np.asarray(coarse, np.float32) + grain, 0, 255).astype(np.uint8)
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "JPEG", quality=90)
+    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
     return file.getvalue()
+
+
+def photograph(seed: int) -> bytes:
+    """A picture as a camera leaves it: 3 million pixels, 2.7 MB."""
+    return jpeg(seed, 2000, 1500, quality=98, grain_of=20)
 
 
 class Jpegs(Dataset[Any]):

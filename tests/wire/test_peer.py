@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -189,7 +190,7 @@ def test_a_stopped_peer_delays_one_read_by_the_deadline_and_no_second(process: t
             os.kill(pid, signal.SIGSTOP)
             until(lambda: has_stopped(pid))
             try:
-                others = [peer.ask([name(2)], HANG_S) for _ in range(3)]  # their own deadlines are far away
+                others = [peer.ask([name(2)], HANG_S) for _ in range(2)]  # their own deadlines are far away
                 began = time.monotonic()
                 assert peer.get([name(1)]).payloads == (None,)
                 first_s = time.monotonic() - began
@@ -284,9 +285,9 @@ def test_an_answer_to_nothing_ends_the_connection() -> None:
 def test_requests_under_way_are_bounded() -> None:
     """One more than that waits for its own deadline, and then nobody waits any more."""
     over = threading.Event()
-    with saying(lambda _: over.wait(HANG_S) and None) as address, Peer(address, SECRET, under_way=3) as peer:
+    with saying(lambda _: over.wait(HANG_S) and None) as address, Peer(address, SECRET, under_way=2) as peer:
         peer.greet(HANG_S)
-        requests = [peer.ask([name(1)], HANG_S) for _ in range(3)]
+        requests = [peer.ask([name(1)], HANG_S) for _ in range(2)]
         assert peer.get([name(1)], 0.2).payloads == (None,)
         assert peer.stats().is_suspect or peer.stats().lost
         for request in requests:
@@ -322,6 +323,75 @@ def test_a_host_that_is_asked_for_more_than_its_link_brings_is_not_late(kept: Ke
             assert all(found) and peer.stats().late == late
 
         in_some_try(all_are_given)
+
+
+def side_by_side(peer: Peer, count: int) -> list[bool]:
+    """Read so many items at once. Returns which came."""
+
+    def read(_: int) -> bool:
+        with peer.get([name(1)]) as answer:
+            return answer.payloads[0] is not None
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(read, range(count)))
+
+
+def answer_all(channel: Channel, waiting: list[Header]) -> None:
+    for header in waiting:
+        is_ping = header.kind == Kind.PING
+        body, item = (b"", b"") if is_ping else (frames.pack_items([1], [len(ITEM)]), ITEM)
+        kind = Kind.PONG if is_ping else Kind.ITEMS
+        channel.stream.send(channel.head(Header(kind, header.number, header.count, len(body), len(item)), body) + item)
+
+
+def test_answers_that_are_late_together_are_one_sign_of_a_slow_link() -> None:
+    """Eight requests are under way, all are answered late, and then half as many still go side by side."""
+    together, hold_s = 1, 0.0
+
+    def say(channel: Channel) -> None:
+        waiting = []
+        while (frame := channel.receive()) is not None:
+            waiting.append(frame.header)
+            if frame.header.kind == Kind.PING or len(waiting) >= together:
+                time.sleep(hold_s)
+                answer_all(channel, waiting)
+                waiting = []
+
+    with saying(say) as address, Peer(address, SECRET, deadline_s=2.0) as peer:
+
+        def half_as_many_still_go_side_by_side() -> None:
+            nonlocal together, hold_s
+            together, hold_s = 1, 0.0
+            until(lambda: peer.is_usable)
+            assert all(side_by_side(peer, 1)[0] for _ in range(20))
+            together, hold_s = 8, 1.1
+            assert all(side_by_side(peer, 8))
+            together, hold_s = 4, 0.0
+            assert all(side_by_side(peer, 8))
+
+        in_some_try(half_as_many_still_go_side_by_side)
+
+
+def test_a_host_that_was_late_is_not_asked_for_more() -> None:
+    """What it was not even asked, because it is suspect, says nothing about its link."""
+    counts = [0]
+
+    def say(channel: Channel) -> None:
+        waiting = []
+        while (frame := channel.receive()) is not None:
+            waiting.append(frame.header)
+            if frame.header.kind == Kind.PING:
+                answer_all(channel, waiting)
+                waiting = []
+                counts.append(0)
+            counts[-1] += frame.header.kind == Kind.GET
+
+    with saying(say) as address, Peer(address, SECRET, deadline_s=0.2) as peer:
+        while len(counts) < 5:
+            until(lambda: peer.is_usable)
+            assert not any(side_by_side(peer, 20))
+            assert not any(peer.get([name(1)]).payloads[0] for _ in range(20))
+        assert sum(counts) > counts[0] and max(counts) <= 2
 
 
 def test_memory_of_answers_is_used_again(peer: Peer) -> None:

@@ -14,7 +14,7 @@ from stoker.wire.handshake import Session
 from stoker.wire.streams import Stream, fill
 
 _MAC_BYTES = 16
-_PIECE_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 18
 """Of what is long, the time is noted whenever so much has come."""
 
 

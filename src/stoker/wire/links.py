@@ -23,6 +23,7 @@ _FIRST_AWAY_S, _LONGEST_AWAY_S = 0.02, 1.0
 _FIRST_LATE_S = 0.1
 _LONGEST_LATE_S = 5.0
 """The longest pause for a host that is connected but late, again and again: each time costs a read its deadline."""
+_FIRST_PLACES = 2
 _SOON_S, _LATE_PART = 0.25, 0.5
 """Requests that are answered so soon may be more. They are fewer after an answer that took half of the limit."""
 _FEWER = 0.7
@@ -52,8 +53,10 @@ class Links:
         """For those who wait because too many requests are under way."""
         self._links: list[Link] = []
         self._busy = 0
-        self._places = float(self._most_busy)
+        self._places = float(min(_FIRST_PLACES, self._most_busy))
         """How many requests may be under way now."""
+        self._fewer_at = 0.0
+        """When they became fewer. Answers to what was sent before say nothing new."""
         self._is_suspect = self._is_closed = False
         self._trouble: Exception | None = None
         self._late = self._connected = self._lost = 0
@@ -125,12 +128,14 @@ class Links:
     def _on_answer(self, asked: Asked) -> None:
         if asked.has_place:
             took_s = time.monotonic() - (asked.sent_at or asked.made_at)
+            late_s = _LATE_PART * asked.limit_s
             with self._lock:
-                self._busy -= 1
-                if took_s < _SOON_S:
+                if took_s < _SOON_S and asked.result is not None:
                     self._places = min(float(self._most_busy), self._places + 1)
-                elif took_s > _LATE_PART * asked.limit_s:
-                    self._places = max(1.0, _FEWER * self._places)
+                elif took_s > late_s and (asked.sent_at or 0.0) > self._fewer_at:
+                    self._places = max(1.0, min(_FEWER, late_s / took_s) * min(self._places, self._busy))
+                    self._fewer_at = time.monotonic()
+                self._busy -= 1
                 self._answered.notify(2)  # there may be a place more than before
 
     def _on_end(self, link: Link, left: list[Asked], reason: str) -> None:
