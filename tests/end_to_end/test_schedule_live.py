@@ -10,9 +10,9 @@ from benchmarks.schedule_live import SCRIPT, live, storm
 from benchmarks.slurm import Slurm, missing
 from tests.tries import until
 
-from stoker.schedule.engine import Rules
 from stoker.schedule.job import Job, Placement, Server
 from stoker.schedule.matrix import Matrix
+from stoker.schedule.rules import Rules
 from stoker.schedule.sensitivity import document
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.state import State

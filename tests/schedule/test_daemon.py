@@ -14,10 +14,10 @@ from stoker.cli import main
 from stoker.errors import CommandError
 from stoker.schedule.backend import Node, Order
 from stoker.schedule.daemon import Daemon
-from stoker.schedule.engine import Rules
 from stoker.schedule.job import Server
 from stoker.schedule.marks import SAVED, Marks
 from stoker.schedule.matrix import Matrix, Reads
+from stoker.schedule.rules import Rules
 from stoker.schedule.state import State, Wish
 
 HUNGRY = Matrix((1.0, 2.0, 4.0, 8.0), (1.0,), ((1.0,), (2.0,), (4.0,), (8.0,)), (8.0, 1.0))

@@ -6,7 +6,7 @@ import pytest
 from tests.schedule.clusters import CONTENT, HUNGRY, job, servers
 
 from stoker.errors import ConfigError
-from stoker.schedule.engine import Engine, Rules
+from stoker.schedule.engine import Engine
 from stoker.schedule.events import (
     Adopted,
     Cancelled,
@@ -23,6 +23,7 @@ from stoker.schedule.events import (
     Submitted,
 )
 from stoker.schedule.job import Server
+from stoker.schedule.rules import Rules
 
 
 def engine_with(*jobs, count=1, **rules):
