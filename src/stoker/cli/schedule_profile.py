@@ -16,7 +16,7 @@ from pathlib import Path
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
 from stoker.schedule.observing import Observed, observe
-from stoker.schedule.sensitivity import MOST_MEASUREMENTS, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import MOST_MEASUREMENTS, Measured, document, matrix_of, measured_counts
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
     def measure(count: int) -> float:
         seen[count] = observe(words, count * options.core, options.time)
-        print(f"{count} CPU{'' if count == 1 else 's'}: {seen[count].rate:.3g} iterations per second", flush=True)
+        from_disk = f", {seen[count].read_bytes / 1e6:.3g} MB each from a disk" if seen[count].read_bytes else ""
+        cpus = f"{count} CPU{'' if count == 1 else 's'}"
+        print(f"{cpus}: {seen[count].rate:.3g} iterations per second{from_disk}", flush=True)
         return seen[count].rate
 
     rates = measured_counts(most, measure, options.measurements)
@@ -58,7 +60,9 @@ def run(options: argparse.Namespace) -> int:
             "the number of cores could not be limited here: it needs root, or a control group that was delegated"
         )
     process_gb = max(one.memory_bytes for one in seen.values()) / 1e9
-    matrix = matrix_of(profile, rates, process_gb, options.core)
+    iteration_bytes = profile.batch_size * profile.dataset.sample_bytes
+    found = {count: _measured(one, iteration_bytes) for count, one in seen.items()}
+    matrix = matrix_of(profile, found, process_gb, options.core)
     write_text(options.output, json.dumps(document(Path(words[0]).stem, matrix, {"measured": rates}), indent=1) + "\n")
     reads_mb_s = matrix.storage_mb_s(process_gb, matrix.rate(*matrix.wanted))
     print(
@@ -66,6 +70,11 @@ def run(options: argparse.Namespace) -> int:
         f"for each GPU, and would read {reads_mb_s:.3g} MB/s with nothing cached. Written: {options.output}"
     )
     return 0
+
+
+def _measured(one: Observed, iteration_bytes: float) -> Measured:
+    """With the part of the data that was in memory; all, if it is not known what an iteration reads."""
+    return Measured(one.rate, min(1.0, max(0.0, 1 - one.read_bytes / iteration_bytes)) if iteration_bytes else 1.0)
 
 
 def _analysed(words: list[str], seconds: float) -> Profile:
