@@ -77,5 +77,6 @@ def _matrix(options: argparse.Namespace) -> tuple[str, Matrix | None]:
     if options.model is None and len(models) == 1:
         return next((name, one.matrix) for name, one in models.items())
     if options.model not in models:
-        raise ConfigError(f"{options.profile} has no model {options.model!r}: choose one of {', '.join(models)} by --model")
+        has = "several models" if options.model is None else f"no model {options.model!r}"
+        raise ConfigError(f"{options.profile} has {has}: choose one of {', '.join(models)} by --model")
     return options.model, models[options.model].matrix

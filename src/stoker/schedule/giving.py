@@ -49,7 +49,7 @@ class Giving:
             state.note(
                 lease.job_id,
                 lease.number,
-                f"given: {share.gpus} GPUs, {share.cpus:.3g} CPUs, {share.memory_gb:.3g} GB of {share.server}",
+                f"given: {share.gpus} GPU{'' if share.gpus == 1 else 's'}, {share.cpus:.3g} CPUs, {share.memory_gb:.3g} GB of {share.server}",
             )
         said = self._backend.submit(Order(state.name(lease), share, words, marks.job, marks.job / "output"))
         if said and self._refusals.get(lease.job_id) != said:
