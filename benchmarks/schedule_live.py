@@ -186,6 +186,12 @@ def costs_of(
             costs.append((cpus * CORE, ended_at - known.given_at - trained_s))
             promised = matrices[kind].rate(*known.lease.placement.per_gpu)
             speeds.append((kind, epochs[kind] * ITERATIONS_PER_EPOCH / trained_s / promised))
+    if not costs:  # every job had several leases
+        costs = [
+            (known.lease.placement.demand.cpus * CORE, known.first_at - known.given_at)
+            for known in state.leases(living=False)
+            if known.first_at and known.given_at
+        ]
     by_kind = {kind: [round(speed, 3) for other, speed in speeds if other == kind] for kind in KINDS}
     told = [[round(cores, 3), round(seconds, 1)] for cores, seconds in costs]
     return {"costs": costs, "beside_iterations_s": told, "speed_over_promised": by_kind}
