@@ -236,6 +236,12 @@ def test_the_order_of_each_policy():
     assert order("tetris", *jobs) == ["b", "c", "a"]
 
 
+def test_service_counts_gpus_and_time_does_not():
+    jobs = job("a", iterations=300), job("b", iterations=200, gpus=4), job("c", iterations=900, gpus=1)
+    assert order("srtf", *jobs) == ["b", "a", "c"]
+    assert order("srsf", *jobs) == ["a", "b", "c"]
+
+
 def test_drf_serves_the_user_with_the_least_share():
     jobs = job("a", gpus=4, user="one"), job("b", gpus=4, user="one", arrival_s=1), job("c", user="other", arrival_s=2)
     assert order("drf", *jobs) == ["a", "c", "b"]
