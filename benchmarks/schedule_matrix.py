@@ -91,7 +91,8 @@ def real(folder: Path, script: Path, cpus: int, part: float) -> float:
         size = round(part * FILES) * SIZE
         plan.write_text("version = 1\n" + (f'[cache]\ncapacity_bytes = {size}\ndir = "{place}"\n' if size else ""))
         files.cool(paths(folder), sync=True)
-        words = [sys.executable, "-m", "stoker", "run", "--plan", str(plan), str(script), str(folder)]
+        as_leases = ["--seed", "1", "--checkpoint", str(Path(place, "saved"))]
+        words = [sys.executable, "-m", "stoker", "run", "--plan", str(plan), *as_leases, "--", str(script), str(folder)]
         with disk_limited(str(folder), DISK, None) as group, limited(f"matrix-{os.getpid()}", cpus * CORE) as cores:
             assert cores is not None, "the number of cores cannot be limited here"
             command = [*words, "--epochs", "2", "--forget"]
