@@ -10,6 +10,7 @@ poisson    9 jobs per hour on 128 GPUs, FIFO, jobs 4000 to 5000: against an exac
 split      as many image as speech models, at 7 jobs per hour: greedy, proportional and tune; DRF and Tetris, too. The same
            with 20 % image, 70 % language and 10 % speech models, at 9 per hour.
 policies   8,000 jobs of the Philly cluster on 512 GPUs, each policy with each mechanism. With --speed they come faster.
+loads      1,200 drawn jobs with 1, 2, 4 or 8 GPUs on 128 GPUs, more and more of them in an hour: who should be first.
 opt        tune's throughput against opt's upper bound on 200 random instances of 16 servers.
 round      one decision for 512 GPUs with 1,000 jobs in the queue.
 dynamic    10,000 jobs at 9 per hour: how long the simulation takes.
@@ -115,6 +116,16 @@ class Bench:
             for mechanism in self._mechanisms:
                 yield run(jobs, 64, policy, mechanism, window=(3000, 4000)) | {"speed": self._speed}
 
+    def loads(self) -> Row:
+        for per_hour in (5.0, 7.0, 9.0):
+            for seed in self._seeds:
+                jobs = draw(per_hour, 1200, SPLIT, self._profiles, seed=seed, gpus="mixed")
+                for policy in ("fifo", "las", "srtf", "srsf"):
+                    if policy in self._policies:
+                        for mechanism in self._mechanisms:
+                            more = {"per_hour": per_hour, "seed": seed}
+                            yield run(jobs, 16, policy, mechanism, window=(300, 900)) | more
+
     def opt(self) -> Row:
         for sizes in ((1,), (1, 2, 4, 8)):
             yield {"gpus": sizes} | self._against_opt(sizes)
@@ -214,7 +225,7 @@ def queued(count: int, seed: int, profiles: dict[str, ModelProfile], *, apart: b
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    rows = ("static", "poisson", "split", "policies", "opt", "round", "dynamic")
+    rows = ("static", "poisson", "split", "policies", "loads", "opt", "round", "dynamic")
     parser.add_argument("--row", choices=rows, action="append", help="which (default: all)")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--policy", help="only these, for the rows policies and split")
