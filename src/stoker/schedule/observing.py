@@ -13,9 +13,11 @@ from pathlib import Path
 from stoker.errors import CommandError
 from stoker.live import folder as live
 from stoker.live.record import Seen
-from stoker.schedule.quota import limited
+from stoker.schedule.quota import leave, limited
 
 _LOOK_S = 0.1
+_SELDOM = 10
+"""Looks between two at the memory, which cost the kernel some milliseconds for each process."""
 _WARM = 5
 """Batches that do not count: workers start, and the first are there already."""
 _LEAST = 10
@@ -49,6 +51,8 @@ def observe(words: Sequence[str], cores: float, seconds: float) -> Observed:
             start_new_session=True,
             text=True,
         )
+        if group is not None:
+            leave(group)
         try:
             watched = _watch(process, seconds)
         finally:
@@ -75,7 +79,7 @@ class _Watched:
 def _watch(process: "subprocess.Popen[str]", seconds: float) -> _Watched:
     deadline = time.monotonic() + _START_S
     first = last = None
-    memory = read_first = 0
+    memory = read_first = looks = 0
     read: dict[int, int] = {}
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -83,10 +87,12 @@ def _watch(process: "subprocess.Popen[str]", seconds: float) -> _Watched:
         if not found:
             continue
         last = max(found, key=lambda seen: seen.batches)
+        looks += 1
         read |= _read(process.pid)
         if first is None:
             first, read_first = last, sum(read.values())
-        memory = max(memory, _memory(process.pid))
+        if looks % _SELDOM == 1:
+            memory = max(memory, _memory(process.pid))
         if last.left_at - first.left_at >= seconds and last.batches - first.batches >= _LEAST:
             break
     if first is None or last is None or last.batches == first.batches:

@@ -26,9 +26,15 @@ def limited(name: str, cores: float) -> Iterator[Path | None]:
         yield folder
     finally:
         if folder is not None:
+            leave(folder)
             with contextlib.suppress(OSError):
-                (folder.parent / "cgroup.procs").write_text(str(os.getpid()))
                 folder.rmdir()
+
+
+def leave(folder: Path) -> None:
+    """Take this process out of the group, once what it has started is in it: watching is not paid by the watched."""
+    with contextlib.suppress(OSError):
+        (folder.parent / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _enter(name: str, cores: float) -> Path | None:
