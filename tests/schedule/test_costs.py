@@ -1,5 +1,7 @@
 """What starts cost: learned from those that were, told to the simulator, and shorter with more cores."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from stoker.schedule.costs import start_cost
 from stoker.schedule.job import Job, Server
 from stoker.schedule.matrix import Matrix
-from stoker.schedule.quota import limited
+from stoker.schedule.quota import leave, limited
 from stoker.schedule.rules import Rules
 from stoker.schedule.simulate import Simulation
 
@@ -47,4 +49,14 @@ def test_a_quota_is_exact_however_small(cores: float) -> None:
         else:
             quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
         assert quota / period == pytest.approx(cores, rel=1e-3)
+    assert not Path(group).exists()
+
+
+def test_who_watches_leaves_the_quota_to_what_is_watched() -> None:
+    with limited("watched", 0.5) as group:
+        if group is None:
+            pytest.skip("no control group for cores can be made here")
+        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+            leave(group)
+            assert (group / "cgroup.procs").read_text().split() == [str(child.pid)]
     assert not Path(group).exists()
