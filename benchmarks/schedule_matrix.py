@@ -1,12 +1,12 @@
 """Is a job as fast with other cores and caches as its matrix says? First the matrix, then real runs at ten other points.
 
-    python benchmarks/schedule_matrix.py --profile FILE      measures the matrix by `stoker schedule profile`, and writes it
-    python benchmarks/schedule_matrix.py --against FILE      measures the points
+    python benchmarks/schedule_matrix.py [--profile FILE]   the matrix by `stoker schedule profile`, then the points
+    python benchmarks/schedule_matrix.py --against FILE     the points alone, against a matrix that was kept
 
 Root and cgroup v1 are needed: cores are limited by a quota, the disk by blkio. A job reads files, spends processor time on
 each, and trains; the data is in memory while its matrix is measured. A point has some CPUs, each a part of a core, and a
 cache that holds a part of the data; nothing else of it is in memory. None of the points was measured for the matrix, except
-by chance its count of CPUs. The rate is that of the second epoch. In two steps, because each takes some minutes of quiet.
+by chance its count of CPUs. The rate is that of the second epoch.
 """
 
 import argparse
@@ -26,9 +26,9 @@ from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
 from stoker.schedule.quota import limited
 
-FILES, SIZE, BATCH = 800, 96 << 10, 8
+FILES, SIZE, BATCH = 400, 96 << 10, 8
 DISK = 20_000_000
-CORE, CPUS = 0.1, 8
+CORE, CPUS = 0.15, 8
 SCRIPT = """
 import argparse, hashlib, os, time
 from pathlib import Path
@@ -101,6 +101,24 @@ def real(folder: Path, script: Path, cpus: int, part: float) -> float:
         return float(done.stdout.split()[-1])
 
 
+def check(kept: Path, folder: Path, script: Path, options: argparse.Namespace) -> None:
+    """Measure the points, and tell how far off the matrix is."""
+    matrix = read_profiles(kept, [Server("", 1, 3.0, 1.0)])["job"].matrix
+    known = next(iter(json.loads(kept.read_text())["profiles"]["models"].values()))["measured"]
+    grid = itertools.product(range(1, CPUS + 1), (0.0, 0.25, 0.5, 0.75, 1.0))
+    others = [(cpus, part) for cpus, part in grid if part < 1 or str(cpus) not in known]
+    errors = []
+    for cpus, part in random.Random(options.seed).sample(others, options.points):
+        assert matrix.reads is not None
+        said = matrix.rate(cpus, matrix.reads.process_gb + part * matrix.reads.dataset_gb)
+        seen = real(folder, script, cpus, part)
+        errors.append(abs(said / seen - 1))
+        row = {"cpus": cpus, "cached": part, "said": round(said, 3), "seen": round(seen, 3)}
+        print(json.dumps(row | {"ratio": round(said / seen, 3)}), flush=True)
+    found = {"median_error": round(statistics.median(errors), 4), "worst_error": round(max(errors), 4)}
+    print(json.dumps(found | {"points": len(errors), "load": os.getloadavg()[0]}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, metavar="FILE")
@@ -118,24 +136,11 @@ def main() -> None:
             path.write_bytes(os.urandom(SIZE))
             os.utime(path, (1, 1))
         os.sync()
-        if options.profile:
-            profile(folder, script, options.profile)
-            print(json.dumps({"matrix": json.loads(options.profile.read_text()), "load": load}), flush=True)
-        if options.against:
-            matrix = read_profiles(options.against, [Server("", 1, 3.0, 1.0)])["job"].matrix
-            known = next(iter(json.loads(options.against.read_text())["profiles"]["models"].values()))["measured"]
-            grid = itertools.product(range(1, CPUS + 1), (0.0, 0.25, 0.5, 0.75, 1.0))
-            others = [(cpus, part) for cpus, part in grid if part < 1 or str(cpus) not in known]
-            errors = []
-            for cpus, part in random.Random(options.seed).sample(others, options.points):
-                assert matrix.reads is not None
-                said = matrix.rate(cpus, matrix.reads.process_gb + part * matrix.reads.dataset_gb)
-                seen = real(folder, script, cpus, part)
-                errors.append(abs(said / seen - 1))
-                row = {"cpus": cpus, "cached": part, "said": round(said, 3), "seen": round(seen, 3)}
-                print(json.dumps(row | {"ratio": round(said / seen, 3)}), flush=True)
-            found = {"median_error": round(statistics.median(errors), 4), "worst_error": round(max(errors), 4)}
-            print(json.dumps(found | {"points": len(errors), "load": load}))
+        kept = options.against or options.profile or Path(name, "matrix.json")
+        if not options.against:
+            profile(folder, script, kept)
+            print(json.dumps({"matrix": json.loads(kept.read_text()), "load": load}), flush=True)
+        check(kept, folder, script, options)
 
 
 if __name__ == "__main__":
