@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,10 +26,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stoker.schedule.engine import Rules
+from stoker.schedule.costs import start_cost
 from stoker.schedule.job import Job, Server
 from stoker.schedule.matrix import Matrix
 from stoker.schedule.observing import observe
+from stoker.schedule.rules import Rules
 from stoker.schedule.sensitivity import document
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.state import State
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from slurm import Slurm
 
 SCRIPT = Path(__file__).with_name("schedule_job.py")
-CORE, CPUS, GPUS, NODES = 0.08, 12, 4, 2
+CORE, CPUS, GPUS, NODES = 0.07, 12, 4, 2
+"""All CPUs together are 1.7 cores: the rest is for Slurm, the daemon, and this."""
 MEMORY_GB, MEMORY_PART = 40.0, 0.1
 """Of a node; and the part of it that Slurm holds a job to."""
 ROUND_S = 5.0
@@ -170,8 +171,34 @@ def _memory_limit(pid: int) -> int:
     return min((int(limit.read_text()) for limit in limits), default=0)
 
 
+def costs_of(
+    state: State, place: Path, jobs: list[tuple[str, str]], epochs: dict[str, int], matrices: dict[str, Matrix]
+) -> dict[str, Any]:
+    """Of jobs with one lease: what they took beside their iterations, by cores, and their speed over the promised one."""
+    costs, speeds = [], []
+    for number, (job, kind) in enumerate(jobs):
+        leases = state.leases(job, living=False)
+        trained_at, ended_at = (place / f"result-{number}").stat().st_mtime, state.job(job).ended_at
+        known = leases[0]
+        if len(leases) == 1 and known.first_at and known.given_at and ended_at:
+            trained_s = trained_at - known.first_at
+            cpus = known.lease.placement.demand.cpus
+            costs.append((cpus * CORE, ended_at - known.given_at - trained_s))
+            promised = matrices[kind].rate(*known.lease.placement.per_gpu)
+            speeds.append((kind, epochs[kind] * ITERATIONS_PER_EPOCH / trained_s / promised))
+    if not costs:  # every job had several leases
+        costs = [
+            (known.lease.placement.demand.cpus * CORE, known.first_at - known.given_at)
+            for known in state.leases(living=False)
+            if known.first_at and known.given_at
+        ]
+    by_kind = {kind: [round(speed, 3) for other, speed in speeds if other == kind] for kind in KINDS}
+    told = [[round(cores, 3), round(seconds, 1)] for cores, seconds in costs]
+    return {"costs": costs, "beside_iterations_s": told, "speed_over_promised": by_kind}
+
+
 def makespan(mechanism: str, matrices: dict[str, Matrix], epochs: dict[str, int], place: Path) -> dict[str, Any]:
-    """Eight jobs live, and the same through the simulator with the start's cost as it was."""
+    """Eight jobs live, and the same through the simulator with what a lease cost beside its iterations."""
     place.mkdir()
     memory_mb = int(MEMORY_GB * 1000)
     options = ["--round", str(ROUND_S), "--core", str(CORE), "--mechanism", mechanism]
@@ -188,21 +215,14 @@ def makespan(mechanism: str, matrices: dict[str, Matrix], epochs: dict[str, int]
         leases = state.leases(living=False)
         begin = min(known.given_at or 0 for known in leases)
         took_s = max(state.job(job).ended_at or 0 for job, _ in jobs) - begin
-        kinds = dict(jobs)
-        starts = {
-            kind: statistics.median(
-                known.first_at - known.given_at
-                for known in leases
-                if kinds[known.lease.job_id] == kind and known.first_at and known.given_at
-            )
-            for kind in KINDS
-        }
-        cost_s = starts["hungry"]
+        beside = costs_of(state, place, jobs, epochs, matrices)
         wrong = check(place, one, jobs, epochs)
         state.close()
     servers = [Server(f"node{number}", GPUS, float(CPUS), MEMORY_GB) for number in range(NODES)]
     played = [Job(job, 1, epochs[kind] * ITERATIONS_PER_EPOCH, matrices[kind]) for job, kind in jobs]
-    history = Simulation(played, servers, Rules("fifo", mechanism, ROUND_S, cost_s)).run()
+    same_s, work_s = start_cost(beside.pop("costs"))
+    rules = Rules("fifo", mechanism, ROUND_S, same_s, start_work_s=work_s, core=CORE)
+    history = Simulation(played, servers, rules).run()
     simulated_s = max(history.ends_s.values())
     return {
         "live_s": round(took_s, 1),
@@ -210,7 +230,8 @@ def makespan(mechanism: str, matrices: dict[str, Matrix], epochs: dict[str, int]
         "ratio": round(took_s / simulated_s, 3),
         "wrong": wrong,
         "leases": len(leases),
-        "start_s": {kind: round(value, 1) for kind, value in starts.items()},
+        "start_s": [round(same_s, 1), round(work_s, 2)],
+        **beside,
         "cores_off": round(max((abs(cores) for cores, _ in pairs), default=1.0), 4),
         "memory_off": round(max((abs(memory) for _, memory in pairs), default=1.0), 4),
         "looks": len(pairs),

@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from tests.schedule.test_sensitivity import MINIMAL
 from tests.tries import in_some_try
 
 from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
+from stoker.schedule.state import State
 
 SCRIPT = """
 import time
@@ -52,3 +55,23 @@ def analysed_and_watched(tmp_path: Path) -> None:
     assert matrix.rate(2, model["mem"]) > 1.3 * matrix.rate(1, model["mem"])
     assert matrix.reads is not None
     assert matrix.reads.process_gb > 0.05
+
+
+def test_a_job_may_be_measured_as_it_is_submitted_and_has_waited_meanwhile(tmp_path: Path) -> None:
+    script, analysis = tmp_path / "burn.py", tmp_path / "profile.json"
+    script.write_text(SCRIPT)
+    analysis.write_text(json.dumps(MINIMAL))
+    options = ["--measure", "--analysis", str(analysis), "--cpus", "1", "--time", "1"]
+    command = [sys.executable, "-m", "stoker", "schedule", "submit", "--state", str(tmp_path / "state"), *options]
+    began = time.time()
+    done = subprocess.run([*command, "--", str(script)], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "stoker: 1 CPU: " in done.stderr
+    state = State(tmp_path / "state")
+    known = state.job("1")
+    assert known.is_profiled
+    assert began <= known.job.arrival_s < time.time() - 1  # it came before the second in which it was watched
+    state.close()
+    both = [*command, "--profile", "burn.json", "--", str(script)]
+    refused = subprocess.run(both, capture_output=True, text=True, cwd=tmp_path)
+    assert "give one of them" in refused.stderr

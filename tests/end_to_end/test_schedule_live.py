@@ -10,9 +10,9 @@ from benchmarks.schedule_live import SCRIPT, live, storm
 from benchmarks.slurm import Slurm, missing
 from tests.tries import until
 
-from stoker.schedule.engine import Rules
 from stoker.schedule.job import Job, Placement, Server
 from stoker.schedule.matrix import Matrix
+from stoker.schedule.rules import Rules
 from stoker.schedule.sensitivity import document
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.state import State
@@ -105,7 +105,7 @@ def test_bad_jobs_are_named_and_others_go_on(tmp_path: Path) -> None:
         assert slurm.ask("squeue", "-h", "-o", "%j %T") == "other RUNNING"
 
 
-@pytest.mark.soak  # once the first lease ended with 1 instead of 75, and why is not known yet
+@pytest.mark.soak
 def test_a_job_whose_share_changes_is_saved_and_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     profile, plain, gate = tmp_path / "hungry.json", tmp_path / "plain.py", tmp_path / "gate"
     profile.write_text(json.dumps(document("hungry", HUNGRY, {})))

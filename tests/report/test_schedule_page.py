@@ -10,7 +10,7 @@ from tests.schedule.clusters import CONTENT, HUNGRY, job, servers
 from tests.tries import HANG_S
 
 from stoker.report.schedule_page import schedule_page
-from stoker.schedule.engine import Rules
+from stoker.schedule.rules import Rules
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.summary import summarise
 

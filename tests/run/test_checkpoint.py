@@ -125,6 +125,19 @@ def test_a_run_that_is_told_to_end_saves_itself(starter: Starter, tmp_path: Path
     assert script.start().since_restored[0].startswith("epoch 1 batch 5")
 
 
+def test_a_run_that_is_told_to_end_in_its_first_steps_makes_a_few_more_and_saves_itself(
+    starter: Starter, tmp_path: Path
+) -> None:
+    """After one or two updates nobody can tell yet what was read ahead."""
+    stop = "            if epoch == 0 and batch == 1 and sys.argv[3:]: signal.raise_signal(10)\n        schedule.step()"
+    text = PLAIN.replace("        schedule.step()", stop).replace("import random", "import random, signal")
+    script = Script(starter, tmp_path, text, 0, 1)
+    whole = script.plain().losses
+    ended = script.start(more=("stop",))
+    assert ended.code == 75 and 2 < len(ended.losses) < 12
+    assert script.start().since_restored == whole[len(ended.losses) :]
+
+
 LOOKAHEAD = (
     HEAD
     + """

@@ -14,10 +14,10 @@ from stoker.cli import main
 from stoker.errors import CommandError
 from stoker.schedule.backend import Node, Order
 from stoker.schedule.daemon import Daemon
-from stoker.schedule.engine import Rules
 from stoker.schedule.job import Server
 from stoker.schedule.marks import SAVED, Marks
 from stoker.schedule.matrix import Matrix, Reads
+from stoker.schedule.rules import Rules
 from stoker.schedule.state import State, Wish
 
 HUNGRY = Matrix((1.0, 2.0, 4.0, 8.0), (1.0,), ((1.0,), (2.0,), (4.0,), (8.0,)), (8.0, 1.0))
@@ -464,3 +464,28 @@ def test_a_second_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["schedule", "run", "--state", str(place)]) == 1
     assert f"process {os.getpid()}" in capsys.readouterr().err
     os.close(lock)
+
+
+def test_a_job_starts_until_its_script_runs(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    job = world.submit()
+    statuses = []
+    for happens in (world.daemon.look, lambda: world.begin(job, 1)):
+        happens()
+        assert main(["schedule", "ls", "--state", str(world.folder), "--json"]) == 0
+        statuses.append(json.loads(capsys.readouterr().out)["status"])
+    assert statuses == ["starts", "runs"]
+
+
+def test_a_profile_of_several_models_asks_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    model = {"cpus": 1, "mem": 1, "iter_time": 1, "tput": [[1]]}
+    profiles = {"cpu_axis": [1], "mem_axis_gb": [1], "profiles": {"models": {"a": model, "b": model}}}
+    Path("two.json").write_text(json.dumps(profiles))
+    submit = ["schedule", "submit", "--state", str(tmp_path / "state"), "--profile", "two.json"]
+    assert main([*submit, "--", "train.py"]) == 1
+    assert "two.json has several models: choose one of a, b by --model" in capsys.readouterr().err
+    assert main([*submit, "--model", "c", "--", "train.py"]) == 1
+    assert "two.json has no model 'c': choose one of a, b by --model" in capsys.readouterr().err

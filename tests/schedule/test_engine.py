@@ -6,7 +6,7 @@ import pytest
 from tests.schedule.clusters import CONTENT, HUNGRY, job, servers
 
 from stoker.errors import ConfigError
-from stoker.schedule.engine import Engine, Rules
+from stoker.schedule.engine import Engine
 from stoker.schedule.events import (
     Adopted,
     Cancelled,
@@ -23,6 +23,7 @@ from stoker.schedule.events import (
     Submitted,
 )
 from stoker.schedule.job import Server
+from stoker.schedule.rules import Rules
 
 
 def engine_with(*jobs, count=1, **rules):
@@ -233,6 +234,12 @@ def test_the_order_of_each_policy():
     assert order("ftf", *jobs) == ["b", "c", "a"]
     assert order("ftf", *jobs, as_published=True) == ["a", "c", "b"]
     assert order("tetris", *jobs) == ["b", "c", "a"]
+
+
+def test_service_counts_gpus_and_time_does_not():
+    jobs = job("a", iterations=300), job("b", iterations=200, gpus=4), job("c", iterations=900, gpus=1)
+    assert order("srtf", *jobs) == ["b", "a", "c"]
+    assert order("srsf", *jobs) == ["a", "b", "c"]
 
 
 def test_drf_serves_the_user_with_the_least_share():

@@ -7,13 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.schedule.clusters import random_matrix
 
-from stoker.schedule.engine import Engine, Rules
+from stoker.schedule.engine import Engine
 from stoker.schedule.events import Finished, RoundEnded, ServerBack, ServerLost, Submitted
 from stoker.schedule.job import Job, Server
 from stoker.schedule.mechanisms import throughput, tune
 from stoker.schedule.opt import allocate, assign, opt
 from stoker.schedule.place import Cluster, Packing
 from stoker.schedule.queue import POLICIES
+from stoker.schedule.rules import Rules
 
 
 def random_servers(chance: random.Random) -> list[Server]:

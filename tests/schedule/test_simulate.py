@@ -11,8 +11,8 @@ from tests.schedule.clusters import CONTENT, DATA, HUNGRY, job, needs_data, serv
 from stoker import cli
 from stoker.report.schedule_page import schedule_page
 from stoker.schedule.arrivals import draw
-from stoker.schedule.engine import Rules
 from stoker.schedule.profiles import read_profiles
+from stoker.schedule.rules import Rules
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.summary import completion_times_h, summarise
 from stoker.schedule.trace import read_trace

@@ -3,8 +3,9 @@
 import pytest
 from tests.schedule.clusters import job, servers
 
-from stoker.schedule.engine import Engine, Rules
+from stoker.schedule.engine import Engine
 from stoker.schedule.events import Finished, RoundEnded, Submitted
+from stoker.schedule.rules import Rules
 from stoker.schedule.why import sentence
 
 

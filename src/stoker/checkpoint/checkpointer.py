@@ -33,6 +33,7 @@ from stoker.memory import Mapping
 PREEMPTED = 75
 """The exit code of a run that was told to end and has saved itself: start it again (EX_TEMPFAIL of sysexits.h)."""
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+_LATEST = 20  # more steps at most of a run that is told to end, until one that it could go on from
 
 
 class Checkpointer:
@@ -87,6 +88,7 @@ class Checkpointer:
         self._is_open = False
         self._is_possible = True
         """Whether a run could go on from the step that was just made."""
+        self._late = 0  # steps since it was told to end
         self._is_mode_known = False
         self._costs_seen: tuple[float, float] | None = None
         self._stall_s = self._stalled_s = 0.0
@@ -177,6 +179,8 @@ class Checkpointer:
         self._entered, self._stalled_s = entered, 0.0
         stop = self._ranks.any_wants_to_stop(self._signals.are_heard)
         self._is_possible = take is not False
+        if stop and not self._is_possible and self._ranks.is_alone:
+            stop, self._late = self._late >= _LATEST, self._late + 1
         if stop or milestone or take or self._timetable.is_due(self._step):
             self._checkpoint(wait=stop or milestone or bool(take) or self._pace.fixed is not None, kept=milestone)
         elif self._timetable.is_halfway_to_first(self._step):

@@ -64,7 +64,7 @@ def _row(state: State, known: KnownJob) -> dict[str, object]:
     total = "" if job.iterations >= UNKNOWN_ITERATIONS else f"/{job.iterations}"
     return {
         "job": job.id,
-        "status": _status(known, has),
+        "status": _status(state, known, has),
         "GPUs": job.gpus,
         "CPUs": round(demand.cpus, 2) if demand else None,
         "GB": round(demand.memory_gb, 2) if demand else None,
@@ -80,9 +80,9 @@ def _row(state: State, known: KnownJob) -> dict[str, object]:
     }
 
 
-def _status(known: KnownJob, has: KnownLease | None) -> str:
+def _status(state: State, known: KnownJob, has: KnownLease | None) -> str:
     if known.status not in ("new", "queued"):
         return known.status
     if has is None:
         return "waits"
-    return "ends" if has.ending else "runs" if has.first_at else "starts"
+    return "ends" if has.ending else "runs" if state.marks(has.lease).has("ready") else "starts"

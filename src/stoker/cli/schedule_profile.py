@@ -11,17 +11,25 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
+from stoker.schedule.matrix import Matrix
 from stoker.schedule.observing import Observed, observe
-from stoker.schedule.sensitivity import MOST_MEASUREMENTS, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import MOST_MEASUREMENTS, Measured, document, matrix_of, measured_counts
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write the matrix")
+    add_measuring(parser)
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS...]")
+
+
+def add_measuring(parser: argparse._ActionsContainer) -> None:
+    """Declare the options that say how a script is measured."""
     parser.add_argument("--analysis", metavar="FILE", help="a profile.json of `stoker analyze`, instead of analysing anew")
     parser.add_argument("--cpus", metavar="N", type=int, help="the most for one GPU (default: those of this host)")
     parser.add_argument(
@@ -33,39 +41,53 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time", metavar="S", type=float, default=6.0, help="seconds for each, about (default: %(default)g)"
     )
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS...]")
 
 
 def run(options: argparse.Namespace) -> int:
     """Analyse, observe, and write the matrix."""
     words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    most = options.cpus or int(max(1, len(os.sched_getaffinity(0)) / options.core))
     if not words:
         raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
-    if not 1 <= options.measurements <= MOST_MEASUREMENTS or most < 1 or options.core <= 0 or options.time <= 0:
+    matrix, rates = measure(options, words, lambda line: print(line, flush=True))
+    write_text(options.output, json.dumps(document(Path(words[0]).stem, matrix, {"measured": rates}), indent=1) + "\n")
+    print(f"Written: {options.output}")
+    return 0
+
+
+def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str], None]) -> tuple[Matrix, dict[int, float]]:
+    """The matrix of a script, and the rates that were measured for it."""
+    most = options.cpus or int(max(1, len(os.sched_getaffinity(0)) / options.core)) if options.core > 0 else 0
+    if not 1 <= options.measurements <= MOST_MEASUREMENTS or most < 1 or options.time <= 0:
         raise ConfigError(f"--measurements is from 1 to {MOST_MEASUREMENTS}; --cpus, --core and --time are more than 0")
     profile = Profile.load(options.analysis) if options.analysis else _analysed(words, options.time)
     seen: dict[int, Observed] = {}
 
-    def measure(count: int) -> float:
-        seen[count] = observe(words, count * options.core, options.time)
-        print(f"{count} CPU{'' if count == 1 else 's'}: {seen[count].rate:.3g} iterations per second", flush=True)
-        return seen[count].rate
+    def measured(count: int) -> float:
+        one = seen[count] = observe(words, count * options.core, options.time)
+        from_disk = f", {one.read_bytes / 1e6:.3g} MB each from a disk" if one.read_bytes else ""
+        tell(f"{count} CPU{'' if count == 1 else 's'}: {one.rate:.3g} iterations per second{from_disk}")
+        return one.rate
 
-    rates = measured_counts(most, measure, options.measurements)
+    rates = measured_counts(most, measured, options.measurements)
     if not all(one.is_limited for one in seen.values()):
         raise CommandError(
             "the number of cores could not be limited here: it needs root, or a control group that was delegated"
         )
     process_gb = max(one.memory_bytes for one in seen.values()) / 1e9
-    matrix = matrix_of(profile, rates, process_gb, options.core)
-    write_text(options.output, json.dumps(document(Path(words[0]).stem, matrix, {"measured": rates}), indent=1) + "\n")
+    iteration_bytes = profile.batch_size * profile.dataset.sample_bytes
+    found = {count: _measured(one, iteration_bytes) for count, one in seen.items()}
+    matrix = matrix_of(profile, found, process_gb, options.core)
     reads_mb_s = matrix.storage_mb_s(process_gb, matrix.rate(*matrix.wanted))
-    print(
+    tell(
         f"It wants {matrix.wanted[0]:g} CPU{'' if matrix.wanted[0] == 1 else 's'} and {matrix.wanted[1]:.3g} GB "
-        f"for each GPU, and would read {reads_mb_s:.3g} MB/s with nothing cached. Written: {options.output}"
+        f"for each GPU, and would read {reads_mb_s:.3g} MB/s with nothing cached."
     )
-    return 0
+    return matrix, rates
+
+
+def _measured(one: Observed, iteration_bytes: float) -> Measured:
+    """With the part of the data that was in memory; all, if it is not known what an iteration reads."""
+    return Measured(one.rate, min(1.0, max(0.0, 1 - one.read_bytes / iteration_bytes)) if iteration_bytes else 1.0)
 
 
 def _analysed(words: list[str], seconds: float) -> Profile:

@@ -18,9 +18,9 @@ from stoker.cli.schedule_places import add_place, opened
 from stoker.errors import CommandError, ConfigError
 from stoker.host.locks import holder_of, open_lock, take
 from stoker.schedule.daemon import Daemon
-from stoker.schedule.engine import Rules
 from stoker.schedule.mechanisms import MECHANISMS
 from stoker.schedule.queue import POLICIES
+from stoker.schedule.rules import Rules
 from stoker.schedule.slurm import Slurm
 
 _LOOK_S = 1.0

@@ -29,11 +29,11 @@ from stoker.profile import write_text
 from stoker.report import schedule_page
 from stoker.report.together_page import check
 from stoker.schedule.arrivals import check_split, draw
-from stoker.schedule.engine import Rules
 from stoker.schedule.job import Job, Server
 from stoker.schedule.mechanisms import MECHANISMS
 from stoker.schedule.profiles import read_profiles
 from stoker.schedule.queue import POLICIES
+from stoker.schedule.rules import Rules
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.summary import summarise
 from stoker.schedule.trace import Kept, read_trace, write_trace
@@ -75,6 +75,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--switch-cost", metavar="S", type=float, default=0.0, help="what a lease's start costs (default: 0)"
     )
+    parser.add_argument(
+        "--start-work",
+        metavar="S",
+        type=float,
+        default=0.0,
+        help="and on top, in seconds of one whole core: a start with half a core takes twice as long (default: 0)",
+    )
+    parser.add_argument("--core", metavar="F", type=float, default=1.0, help="what one CPU is of a core (default: 1)")
     parser.add_argument("--as-published", action="store_true", help="FTF and tune by the rules as printed, for comparison")
     parser.add_argument("--window", metavar="A:B", default=":", help="arrivals that the times are of (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON")
@@ -93,7 +101,15 @@ def run(options: argparse.Namespace) -> int:
         if path is not None:
             places.check_output(Path(path), option)
     _check_numbers(options)
-    rules = Rules(options.policy, options.mechanism, options.round, options.switch_cost, options.as_published)
+    rules = Rules(
+        options.policy,
+        options.mechanism,
+        options.round,
+        options.switch_cost,
+        options.as_published,
+        start_work_s=options.start_work,
+        core=options.core,
+    )
     servers = _servers(options)
     first, last = _bounds(options.window, "--window", whole=True)
     jobs = _jobs(options, servers)
@@ -123,6 +139,8 @@ def _check_numbers(options: argparse.Namespace) -> None:
         ("--seed", options.seed, options.seed >= 0, "at least 0"),
         ("--round", options.round, 0 < options.round < math.inf, "above 0 and finite"),
         ("--switch-cost", options.switch_cost, 0 <= options.switch_cost < math.inf, "at least 0 and finite"),
+        ("--start-work", options.start_work, 0 <= options.start_work < math.inf, "at least 0 and finite"),
+        ("--core", options.core, 0 < options.core < math.inf, "above 0 and finite"),
     ):
         if not is_fine:
             raise ConfigError(f"{option} must be {what}, not {value}")

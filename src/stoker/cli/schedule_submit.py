@@ -9,9 +9,11 @@ import argparse
 import getpass
 import os
 import sys
+import time
 from pathlib import Path
 
 from stoker.cli.schedule_places import add_place, opened
+from stoker.cli.schedule_profile import add_measuring, measure
 from stoker.errors import CommandError, ConfigError
 from stoker.schedule.job import Server
 from stoker.schedule.matrix import Matrix
@@ -25,6 +27,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="N", type=int, default=1, help="(default: %(default)s)")
     parser.add_argument("--profile", metavar="FILE", help="what `stoker schedule profile` wrote")
     parser.add_argument("--model", metavar="NAME", help="which of a profile's, if it has several")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure now and here what cores and memory do for it, before it is queued; that counts as its waiting",
+    )
+    add_measuring(parser.add_argument_group("with --measure"))
     parser.add_argument(
         "--iterations",
         metavar="N",
@@ -49,7 +57,10 @@ def run(options: argparse.Namespace) -> int:
         raise CommandError(f"there is no script {words[0]} in {os.getcwd()}")
     if options.gpus < 1 or options.iterations < 1:
         raise ConfigError("--gpus and --iterations must be 1 or more")
-    name, matrix = _matrix(options)
+    if options.measure and options.profile:
+        raise ConfigError("--measure makes a profile, and --profile has one: give one of them")
+    came_at = time.time()
+    name, matrix = _measured(options, words) if options.measure else _matrix(options)
     wish = Wish(
         tuple(words),
         os.getcwd(),
@@ -62,12 +73,18 @@ def run(options: argparse.Namespace) -> int:
         options.seed,
         not options.to_its_end,
         ("--cache", options.cache) if options.cache else (),
+        came_at,
     )
     state = opened(options, make=True)
     print(state.submit(wish))
     if not (Path(options.state) / "daemon.lock").exists():
         print(f"stoker: no daemon has run there yet: stoker schedule run --state {options.state}", file=sys.stderr)
     return 0
+
+
+def _measured(options: argparse.Namespace, words: list[str]) -> tuple[str, Matrix]:
+    matrix, _ = measure(options, words, lambda line: print(f"stoker: {line}", file=sys.stderr, flush=True))
+    return Path(words[0]).stem, matrix
 
 
 def _matrix(options: argparse.Namespace) -> tuple[str, Matrix | None]:
@@ -77,5 +94,6 @@ def _matrix(options: argparse.Namespace) -> tuple[str, Matrix | None]:
     if options.model is None and len(models) == 1:
         return next((name, one.matrix) for name, one in models.items())
     if options.model not in models:
-        raise ConfigError(f"{options.profile} has no model {options.model!r}: choose one of {', '.join(models)} by --model")
+        has = "several models" if options.model is None else f"no model {options.model!r}"
+        raise ConfigError(f"{options.profile} has {has}: choose one of {', '.join(models)} by --model")
     return options.model, models[options.model].matrix

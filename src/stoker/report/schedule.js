@@ -18,22 +18,39 @@
   const short = (value) => String(Number(value.toPrecision(3)));
   const colour = (model) => `hsl(${Math.round((model * 360) / models.length)} 55% 50%)`;
 
-  // Axes with x from one number to another; `label` says what stands at a place of the axis.
-  function chart(place, height, [x0, x1], [y0, y1], label = short) {
+  // Round numbers from one to another, six or so.
+  function round(from, to) {
+    const rough = (to - from) / 6 || 1;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].find((times) => times * power >= rough * (1 - 1e-9)) * power;
+    const found = [];
+    for (let place = Math.ceil(from / step - 1e-9); place * step <= to + step * 1e-9; place += 1) found.push(place * step);
+    return found;
+  }
+
+  // The same on an axis of powers of ten: 1, 2 or 5 of each, or the ends where there is none of them.
+  function roundPowers(from, to) {
+    const found = [];
+    for (let power = Math.floor(from); power <= to; power += 1) found.push(power, power + Math.log10(2), power + Math.log10(5));
+    const seen = found.filter((place) => place >= from - 1e-9 && place <= to + 1e-9);
+    return seen.length > 7 ? seen.filter((place) => Number.isInteger(place)) : seen.length ? seen : [from, to];
+  }
+
+  // Axes with x from one number to another; `label` says what stands at one of the places.
+  function chart(place, height, [x0, x1], [y0, y1], places = round(x0, x1), label = (value) => `${short(value)} h`) {
     const svg = add(place, "svg", { viewBox: `0 0 ${WIDTH} ${height}`, "aria-hidden": "true" });
     const x = (value) => LEFT + ((value - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - RIGHT);
     const y = (value) => height - BOTTOM - ((value - y0) / (y1 - y0 || 1)) * (height - TOP - BOTTOM);
     add(svg, "path", { class: "axis", d: `M${LEFT} ${TOP}V${height - BOTTOM}H${WIDTH - RIGHT}` });
-    for (let step = 0; step <= 4; step += 1) {
-      const across = x0 + ((x1 - x0) * step) / 4;
-      add(svg, "text", { x: x(across), y: height - 12, "text-anchor": step === 4 ? "end" : "middle" }, label(across));
+    for (const across of places) {
+      const isLast = x(across) > WIDTH - RIGHT - 20;
+      add(svg, "text", { x: x(across), y: height - 12, "text-anchor": isLast ? "end" : "middle" }, label(across));
     }
     return { svg, x, y };
   }
 
   function upright(view, [y0, y1]) {
-    for (let step = 0; step <= 4; step += 1) {
-      const up = y0 + ((y1 - y0) * step) / 4;
+    for (const up of round(y0, y1)) {
       add(view.svg, "text", { x: LEFT - 8, y: view.y(up) + 4, "text-anchor": "end" }, short(up));
     }
   }
@@ -66,7 +83,7 @@
   // ---- completion times, on a logarithmic axis
   const spots = times.map(([hours, part]) => [Math.log10(Math.max(hours, 1e-3)), part]);
   const [first, last] = [spots[0][0], spots[spots.length - 1][0]];
-  const distribution = chart(element("chart-times"), 300, [first, last], [0, 1], (power) => `${short(10 ** power)} h`);
+  const distribution = chart(element("chart-times"), 300, [first, last], [0, 1], roundPowers(first, last), (power) => `${short(10 ** power)} h`);
   upright(distribution, [0, 1]);
   add(distribution.svg, "path", { class: "line c0", d: path(distribution, spots) });
 

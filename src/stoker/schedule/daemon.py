@@ -14,7 +14,8 @@ from typing import Any
 
 from stoker.errors import CommandError, ConfigError
 from stoker.schedule.backend import Backend
-from stoker.schedule.engine import Engine, Rules
+from stoker.schedule.costs import start_cost
+from stoker.schedule.engine import Engine
 from stoker.schedule.events import (
     Action,
     Adopted,
@@ -33,13 +34,14 @@ from stoker.schedule.giving import Giving
 from stoker.schedule.job import Lease
 from stoker.schedule.marks import SAVED, if_free, steps_saved
 from stoker.schedule.outcomes import KNOWN_AFTER, LOST, Outcomes, as_known
+from stoker.schedule.rules import Rules
 from stoker.schedule.state import KnownJob, KnownLease, State
 from stoker.schedule.why import sentence
 
 _KNOWN_AFTER_S = 10.0
 """A lease's rate is known after so many seconds."""
 _LATEST = 20
-"""The cost of a start is that of so many leases, of which half cost less."""
+"""The cost of a start is told by so many leases."""
 
 
 class Daemon:
@@ -67,7 +69,7 @@ class Daemon:
         if not any(node.is_up for node in found):
             raise CommandError("no node with GPUs is up: `sinfo` shows the nodes, and --partition chooses others")
         self._up = {node.server.name: node.is_up for node in found}
-        self._engine = Engine([node.server for node in found], replace(rules, one_server=True))
+        self._engine = Engine([node.server for node in found], replace(rules, one_server=True, core=core))
         for node in found:
             if not node.is_up:
                 self._engine.handle(ServerLost(node.server.name), clock())
@@ -212,8 +214,9 @@ class Daemon:
 
     def _round(self, now: float) -> None:
         self._last_round = now
-        if self._measures and (cost_s := self._switch_cost_s()) is not None:
-            self._engine.rules = replace(self._engine.rules, switch_cost_s=cost_s)
+        if self._measures and (costs := self._costs()) is not None:
+            same_s, work_s = costs
+            self._engine.rules = replace(self._engine.rules, switch_cost_s=same_s, start_work_s=work_s)
         actions = self._engine.handle(RoundEnded(), now)
         with self._state.decision():
             self._do(actions)
@@ -248,11 +251,16 @@ class Daemon:
         self._state.change_lease(lease, ending=why)
         self._state.note(lease.job_id, lease.number, f"is to end: {why}")
 
-    def _switch_cost_s(self) -> float | None:
-        """What it costs to save a job and to start it anew, as the last leases did."""
+    def _costs(self) -> tuple[float, float] | None:
+        """What it costs to save a job and to start it anew, as the last leases did; and of one whole core on top."""
         leases = self._state.leases(living=False)
-        starts = [one.first_at - one.given_at for one in leases if one.first_at and one.given_at][-_LATEST:]
+        starts = [
+            (one.lease.placement.demand.cpus * self._engine.rules.core, one.first_at - one.given_at)
+            for one in leases
+            if one.first_at and one.given_at
+        ][-_LATEST:]
         ends = [one.ended_at - one.told_at for one in leases if one.ended_at and one.told_at and one.first_at][-_LATEST:]
         if not starts:
             return None
-        return max(0.0, statistics.median(starts)) + (max(0.0, statistics.median(ends)) if ends else 0.0)
+        same_s, work_s = start_cost(starts)
+        return same_s + (max(0.0, statistics.median(ends)) if ends else 0.0), work_s

@@ -34,25 +34,11 @@ from stoker.schedule.job import Demand, Job, Lease, Server
 from stoker.schedule.mechanisms import MECHANISMS, Mechanism, proportional, tune_as_published
 from stoker.schedule.place import Cluster, Grant, Packing
 from stoker.schedule.queue import Entry, order_of
+from stoker.schedule.rules import Rules
 from stoker.schedule.staying import stay
 
 _OFF = 0.05
 """A measured rate that differs by this part from the promised one corrects the matrix."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """By what the engine decides."""
-
-    policy: str = "fifo"
-    mechanism: str = "tune"
-    round_s: float = 300.0
-    switch_cost_s: float = 0.0
-    """What the start of a lease costs a job."""
-    as_published: bool = False
-    """FTF and tune as they were printed."""
-    one_server: bool = False
-    """Whether no job is spread over several servers; who finds no single one waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +151,7 @@ class Engine:
         if any(share.server not in self.cluster.number for share in lease.placement.shares):
             raise ConfigError(f"job {lease.job_id} has a lease on a server that is not there")
         entry.lease, entry.leases, entry.seen_s = lease, max(entry.leases, lease.number), now
-        entry.ready_s = lease.since_s + self.rules.switch_cost_s
+        entry.ready_s = lease.since_s + self.rules.start_s(lease.placement.demand.cpus)
         self._changed = True
 
     def _progress(self, entry: Entry, done: float, rate: float | None, now: float) -> None:
@@ -250,7 +236,7 @@ class Engine:
     def _place(self, chosen: Sequence[Entry], bound: Sequence[Entry]) -> Packing:
         anew = self._packed(chosen, bound)
         stay(anew, {entry.job.id: entry.lease for entry in (*chosen, *bound) if entry.lease is not None})
-        if not self.rules.switch_cost_s:
+        if not self.rules.starts_cost:
             return anew
         kept = self._packed(chosen, [*bound, *(entry for entry in chosen if entry.lease is not None)])
         must_move = self.rules.one_server and kept.is_spread
@@ -279,7 +265,8 @@ class Engine:
         for entry in chosen:
             grant = packing.grants.get(entry.job.id)
             if grant is not None:
-                lost_s = 0.0 if self._is_same(entry.lease, grant) else self.rules.switch_cost_s
+                cpus = grant.cpus * grant.asks.gpus
+                lost_s = 0.0 if self._is_same(entry.lease, grant) else self.rules.start_s(cpus)
                 total += grant.rate / entry.base_rate * max(0.0, self.rules.round_s - lost_s)
         return total
 
@@ -306,7 +293,7 @@ class Engine:
             )
             entry.leases += 1
             lease = entry.lease = Lease(entry.job.id, entry.leases, placement, grant.rate, floor, now)
-            entry.ready_s = now + self.rules.switch_cost_s
+            entry.ready_s = now + self.rules.start_s(placement.demand.cpus)
             rest.append(Start(lease) if before is None else Change(lease, before))
         return ends + rest
 

@@ -46,11 +46,9 @@ class Giving:
         ]
         with state.decision():
             state.change_lease(lease, status="given", given_at=time.time())
-            state.note(
-                lease.job_id,
-                lease.number,
-                f"given: {share.gpus} GPUs, {share.cpus:.3g} CPUs, {share.memory_gb:.3g} GB of {share.server}",
-            )
+            gpus = f"{share.gpus} GPU{'' if share.gpus == 1 else 's'}"
+            given = f"given: {gpus}, {share.cpus:.3g} CPUs, {share.memory_gb:.3g} GB of {share.server}"
+            state.note(lease.job_id, lease.number, given)
         said = self._backend.submit(Order(state.name(lease), share, words, marks.job, marks.job / "output"))
         if said and self._refusals.get(lease.job_id) != said:
             self._tell(f"job {lease.job_id} could not be handed to the cluster, and is tried again: {said}")

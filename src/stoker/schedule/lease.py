@@ -20,7 +20,7 @@ from typing import Any
 from stoker.host.locks import open_lock
 from stoker.live import folder as live
 from stoker.schedule.marks import SAVED, Marks, steps_saved
-from stoker.schedule.quota import limited
+from stoker.schedule.quota import leave, limited
 
 _TOLD_ON = signal.SIGUSR1, signal.SIGTERM
 _LOOK_MS = 1_000
@@ -79,6 +79,8 @@ def main(arguments: Sequence[str]) -> int:
         except OSError as error:
             return _ended(marks, _CANNOT_START, f"it cannot be started: {error}")
         assert script.process is not None
+        if group is not None:
+            leave(group)
         pid = script.process.pid
         began = time.time()
         ready = {"pid": pid, "group": str(group) if group else "", "at": began, "saved": steps_saved(marks.job)}

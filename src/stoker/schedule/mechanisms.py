@@ -5,13 +5,14 @@ greedy         each job gets what it wants on the first server that has it; if n
 tune           all jobs get GPUs, in the order of their demands; who does not fit is brought to its floor; where even that
                does not fit, others on the server are. Then what is left is given to those who can use it, and servers on
                which not all have what they want are divided anew (`dividing`). Where some lack something, the same is tried
-               with the hungry spread evenly, and the better one counts.
+               with jobs spread such that on each server they have what they should (`aims`), and the better one counts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from stoker.schedule.aims import aims
 from stoker.schedule.dividing import divide
 from stoker.schedule.place import EPSILON, Asks, Grant, Packing, Values
 
@@ -74,18 +75,34 @@ def tune(packing: Packing, jobs: Sequence[Wanting]) -> Packing:
 
 
 def _balance(packing: Packing, jobs: Sequence[Wanting]) -> None:
-    """Give all their floors, such that every server has about as many cores too few for what its jobs want."""
-    appetite = np.zeros(len(packing.gpus))
-    for key, asks in largest_first(jobs):
+    """Give all their floors, such that the aims of those on a server are about what it has."""
+    cluster, targets = packing.cluster, aims(packing, jobs)
+    share = np.array([cluster.cpus_per_gpu.mean(), cluster.memory_per_gpu.mean()])
+    whole = np.array([cluster.cpus.mean(), cluster.memory.mean()])
+    above = {
+        key: (np.array(targets.get(key, (asks.demand.cpus, asks.demand.memory_gb))) - asks.gpus * share) / whole
+        for key, asks in jobs
+    }
+    beyond = np.zeros((len(packing.gpus), 2))
+    """What the aims of those on a server have above their GPUs' share, as a part of it."""
+    for key, asks in sorted(jobs, key=lambda job: (-job[1].gpus, *_hungry_first(above[job[0]]))):
         roomy = packing.gpus >= asks.gpus
         if not roomy.any():
             place(packing, key, asks, asks.cpus, asks.memory)
             continue
-        above = asks.demand.cpus - asks.gpus * float(packing.cluster.cpus_per_gpu.mean())
-        best = int(np.where(roomy, -np.sign(above) * appetite, -np.inf).argmax())
+        if above[key].max() > 0:
+            best = int(np.where(roomy, (beyond + above[key]).max(axis=1), np.inf).argmin())
+        else:
+            best = int(np.where(roomy, beyond.max(axis=1), -np.inf).argmax())
         floor = float(asks.floor_cpus[best]), float(asks.floor_memory[best])
         packing.put(Grant(key, asks, ((best, asks.gpus),), *floor))
-        appetite[best] += above
+        beyond[best] += above[key]
+
+
+def _hungry_first(above: Values) -> tuple[float, float]:
+    """Those with most above their share, then those with most below it."""
+    most = float(above.max())
+    return (-most, 0.0) if most > 0 else (0.0, float(above.sum()))
 
 
 def throughput(packing: Packing) -> float:

@@ -13,9 +13,11 @@ from pathlib import Path
 from stoker.errors import CommandError
 from stoker.live import folder as live
 from stoker.live.record import Seen
-from stoker.schedule.quota import limited
+from stoker.schedule.quota import leave, limited
 
 _LOOK_S = 0.1
+_SELDOM = 10
+"""Looks between two at the memory, which cost the kernel some milliseconds for each process."""
 _WARM = 5
 """Batches that do not count: workers start, and the first are there already."""
 _LEAST = 10
@@ -30,6 +32,8 @@ class Observed:
     """Iterations per second."""
     memory_bytes: int
     """Of all its processes together, shared memory counted once."""
+    read_bytes: float
+    """What an iteration read from a disk, and did not find in memory."""
     is_limited: bool
     """Whether it really had so many cores at most."""
 
@@ -47,28 +51,48 @@ def observe(words: Sequence[str], cores: float, seconds: float) -> Observed:
             start_new_session=True,
             text=True,
         )
+        if group is not None:
+            leave(group)
         try:
-            first, last, memory = _watch(process, seconds)
+            watched = _watch(process, seconds)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-    return Observed((last.batches - first.batches) / (last.left_at - first.left_at), memory, group is not None)
+    first, last = watched.first, watched.last
+    batches = last.batches - first.batches
+    read = (watched.read_last - watched.read_first) / batches
+    return Observed(batches / (last.left_at - first.left_at), watched.memory, read, group is not None)
 
 
-def _watch(process: "subprocess.Popen[str]", seconds: float) -> tuple[Seen, Seen, int]:
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A loop at two times, and what all its processes had read from disks by then."""
+
+    first: Seen
+    last: Seen
+    read_first: int
+    read_last: int
+    memory: int
+
+
+def _watch(process: "subprocess.Popen[str]", seconds: float) -> _Watched:
     deadline = time.monotonic() + _START_S
     first = last = None
-    memory = 0
+    memory = read_first = looks = 0
+    read: dict[int, int] = {}
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
         found = [seen for seen in live.loaders().values() if seen.facts.pid == process.pid and seen.batches > _WARM]
         if not found:
             continue
         last = max(found, key=lambda seen: seen.batches)
+        looks += 1
+        read |= _read(process.pid)
         if first is None:
-            first = last
-        memory = max(memory, _memory(process.pid))
+            first, read_first = last, sum(read.values())
+        if looks % _SELDOM == 1:
+            memory = max(memory, _memory(process.pid))
         if last.left_at - first.left_at >= seconds and last.batches - first.batches >= _LEAST:
             break
     if first is None or last is None or last.batches == first.batches:
@@ -83,18 +107,28 @@ def _watch(process: "subprocess.Popen[str]", seconds: float) -> tuple[Seen, Seen
             f"the script made too few iterations to measure its speed: give it {_WARM + 2 * _LEAST} or more"
             + (f" (it said: {told})" if told else "")
         )
-    return first, last, memory
+    return _Watched(first, last, read_first, sum(read.values()), memory)
 
 
 def _memory(session: int) -> int:
     """Proportional set sizes of all processes of a session."""
-    total = 0
+    return 1024 * sum(_told(session, "smaps_rollup", "Pss:").values())
+
+
+def _read(session: int) -> dict[int, int]:
+    """Bytes that each process of a session has had read from disks."""
+    return _told(session, "io", "read_bytes:")
+
+
+def _told(session: int, name: str, field: str) -> dict[int, int]:
+    """A number that the kernel tells of each process of a session."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if os.getsid(int(entry.name)) == session:
-                    lines = (entry / "smaps_rollup").read_text().splitlines()
-                    total += next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+                    lines = (entry / name).read_text().splitlines()
+                    found[int(entry.name)] = next((int(line.split()[1]) for line in lines if line.startswith(field)), 0)
             except OSError:
                 continue  # it has just gone
-    return total
+    return found

@@ -10,9 +10,9 @@ each server: those, and none else, are placed as tune would.
               for each job j, sum_i x_ij >= 1
 
 Jobs with the same matrix and the same GPUs are interchangeable, so that they are counted rather than named: y and x are
-numbers of jobs. Jobs larger than a server, and those that cannot be stopped, are placed first, with their floor. Where a
-program has no solution (servers of different kinds may have their cores where the GPUs are not), or tune does better,
-tune's placement is taken.
+numbers of jobs. Placed first are jobs larger than a server and those that cannot be stopped, with their floor, and those
+that have a server for themselves, with all they can use of it: what they leave is nobody's. Where a program has no solution
+(servers of different kinds may have their cores where the GPUs are not), or tune does better, tune's placement is taken.
 """
 
 from collections import defaultdict
@@ -52,19 +52,25 @@ class Allocation:
 def opt(packing: Packing, jobs: Sequence[Wanting]) -> Packing:
     """Give the jobs what the programs say, or what tune gives them if that is more."""
     tuned = tune(packing.copy(), jobs)
-    largest = int(packing.cluster.gpus.max())
-    single = []
-    for key, asks in largest_first(jobs):
-        if asks.gpus > largest or asks.is_fixed:
-            place(packing, key, asks, asks.cpus, asks.memory)
-        else:
-            single.append((key, asks))
+    single = place_first(packing, jobs)
     allocation = allocate(packing, single)
     numbers = None if allocation is None else assign(packing, list(allocation.counts.items()))
     if allocation is None or numbers is None:
         return tuned
     _realise(packing, single, allocation, numbers)
     return packing if _keeps_promises(packing) and throughput(packing) >= throughput(tuned) else tuned
+
+
+def place_first(packing: Packing, jobs: Sequence[Wanting]) -> list[Wanting]:
+    """Place the jobs that the programs have no choice about; returns the others."""
+    largest = int(packing.cluster.gpus.max())
+    others = []
+    for key, asks in largest_first(jobs):
+        if asks.gpus >= largest or asks.is_fixed:
+            place(packing, key, asks, asks.cpus, asks.memory)
+        else:
+            others.append((key, asks))
+    return others
 
 
 def _keeps_promises(packing: Packing) -> bool:
@@ -86,7 +92,8 @@ def allocate(packing: Packing, jobs: Sequence[Wanting]) -> Allocation | None:
     gpus = np.array([point.asks.gpus for _, point in points], np.float64)
     needs = np.array([[point.cpus for _, point in points], [point.memory for _, point in points]]) * gpus
     one_each = scipy.sparse.csr_array((np.ones(len(points)), (rows, np.arange(len(points)))), (len(most), len(points)))
-    free = np.array([packing.cpus.sum(), packing.memory.sum()])
+    has_gpus = packing.gpus > 0  # what is left beside a job that has all GPUs of a server is nobody's
+    free = np.array([packing.cpus[has_gpus].sum(), packing.memory[has_gpus].sum()])
     found = scipy.optimize.milp(
         -np.array([point.worth for _, point in points]),
         integrality=np.ones(len(points)),

@@ -55,6 +55,13 @@ class Cluster:
         self.cpus_per_gpu = self.cpus / self.gpus
         self.memory_per_gpu = self.memory / self.gpus
         self.total = Demand(int(self.gpus.sum()), float(self.cpus.sum()), float(self.memory.sum()))
+        kinds: dict[tuple[int, float, float], int] = {}
+        for number, server in enumerate(servers):
+            kinds.setdefault((server.gpus, server.cpus, server.memory_gb), number)
+        self._alike = list(kinds.values())
+        """The first server of each kind."""
+        place = {kind: row for row, kind in enumerate(kinds)}
+        self._kind = np.array([place[server.gpus, server.cpus, server.memory_gb] for server in servers], np.int64)
         self._asks: dict[tuple[Matrix, int, bool], Asks] = {}
 
     def asks(self, job: Job) -> Asks:
@@ -80,20 +87,12 @@ class Cluster:
         return float(self.cpus_per_gpu[numbers].min()), float(self.memory_per_gpu[numbers].min())
 
     def _ask(self, matrix: Matrix, gpus: int, restartable: bool) -> Asks:
-        shape = len(self.servers)
-        cpus, memory = np.full(shape, np.inf), np.full(shape, np.inf)
-        floor_cpus, floor_memory = np.empty(shape), np.empty(shape)
+        each = [self._wanted(matrix, gpus, restartable, number) for number in self._alike]
+        cpus, memory, floor_cpus, floor_memory = np.array(each)[self._kind].T.copy()
         largest = Demand(gpus, 0.0, 0.0)
-        kinds: dict[tuple[float, float, float], tuple[float, float, float, float]] = {}
-        for number, server in enumerate(self.servers):
-            kind = server.gpus, server.cpus, server.memory_gb
-            if kind not in kinds:
-                kinds[kind] = self._wanted(matrix, gpus, restartable, number)
-            cpus[number], memory[number], floor_cpus[number], floor_memory[number] = kinds[kind]
-            if server.gpus >= gpus:
-                largest = max(
-                    largest, Demand(gpus, cpus[number], memory[number]), key=lambda one: (one.cpus, one.memory_gb)
-                )
+        for number, (wanted_cpus, wanted_memory, _, _) in zip(self._alike, each, strict=True):
+            if self.servers[number].gpus >= gpus:
+                largest = max(largest, Demand(gpus, wanted_cpus, wanted_memory), key=lambda one: (one.cpus, one.memory_gb))
         if not largest.cpus:
             part = gpus / self.total.gpus
             largest = Demand(gpus, part * self.total.cpus, part * self.total.memory_gb)

@@ -2,6 +2,7 @@
 
 FIFO    by arrival.
 SRTF    least remaining time first, at the speed of the proportional share.
+SRSF    the same times GPUs: least remaining service first. Where jobs differ in GPUs, a large one passes fewer small ones.
 LAS     least attained service first: seconds times GPUs.
 FTF     largest finish-time unfairness first: time in the system plus remaining time, over the time alone. As published it
         is the smallest first, which serves those who are served best.
@@ -59,6 +60,11 @@ def fifo(entries: Sequence[Entry], now: float, cluster: Cluster) -> list[Entry]:
 def srtf(entries: Sequence[Entry], now: float, cluster: Cluster) -> list[Entry]:
     """By remaining time."""
     return sorted(entries, key=lambda entry: (entry.remaining_s, entry.sequence))
+
+
+def srsf(entries: Sequence[Entry], now: float, cluster: Cluster) -> list[Entry]:
+    """By remaining time and GPUs."""
+    return sorted(entries, key=lambda entry: (entry.remaining_s * entry.job.gpus, entry.sequence))
 
 
 def las(entries: Sequence[Entry], now: float, cluster: Cluster) -> list[Entry]:
@@ -133,7 +139,9 @@ def tetris(entries: Sequence[Entry], now: float, cluster: Cluster) -> list[Entry
     return ordered + srtf([entry for queue in queues for entry in queue], now, cluster)
 
 
-POLICIES: dict[str, Order] = {"fifo": fifo, "srtf": srtf, "las": las, "ftf": ftf, "drf": drf, "tetris": tetris}
+POLICIES: dict[str, Order] = {
+    "fifo": fifo, "srtf": srtf, "srsf": srsf, "las": las, "ftf": ftf, "drf": drf, "tetris": tetris
+}  # fmt: skip
 
 
 def order_of(policy: str, *, as_published: bool = False) -> Order:

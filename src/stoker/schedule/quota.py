@@ -12,6 +12,7 @@ from pathlib import Path
 from stoker.host.cgroups import groups
 
 _PERIOD_US = 10_000
+_LONGEST_US = 1_000_000
 _LEAST_US = 1_000
 _PREFIX = "stoker-lease-"
 _TRIES = 20
@@ -25,9 +26,15 @@ def limited(name: str, cores: float) -> Iterator[Path | None]:
         yield folder
     finally:
         if folder is not None:
+            leave(folder)
             with contextlib.suppress(OSError):
-                (folder.parent / "cgroup.procs").write_text(str(os.getpid()))
                 folder.rmdir()
+
+
+def leave(folder: Path) -> None:
+    """Take this process out of the group, once what it has started is in it: watching is not paid by the watched."""
+    with contextlib.suppress(OSError):
+        (folder.parent / "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _enter(name: str, cores: float) -> Path | None:
@@ -47,11 +54,12 @@ def _enter(name: str, cores: float) -> Path | None:
 
 def _made(folder: Path, cores: float) -> Path:
     folder.mkdir(exist_ok=True)
-    quota = max(_LEAST_US, round(cores * _PERIOD_US))
+    period = max(_PERIOD_US, min(_LONGEST_US, round(_LEAST_US / cores)))  # longer where the quota would be too small
+    quota = max(_LEAST_US, round(cores * period))
     if (folder / "cpu.cfs_quota_us").exists():
-        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (folder / "cpu.cfs_period_us").write_text(str(period))
         (folder / "cpu.cfs_quota_us").write_text(str(quota))
     else:
-        (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+        (folder / "cpu.max").write_text(f"{quota} {period}")
     (folder / "cgroup.procs").write_text(str(os.getpid()))
     return folder

@@ -1,19 +1,19 @@
 """A job's matrix: by the cost model, corrected by a few measurements. Pure, but for the measuring that it is given.
 
 CPU counts are measured by halves: first the most and the fewest, then the middle of that stretch over which the rate
-changes most, as long as it changes by more than a tenth there. Between measured counts the model is corrected by what
-lies between their errors. Memory is what the processes have, plus a part of the data that is cached; that part is the
-model's.
+changes most, as long as it changes by more than a tenth there. The model is corrected such that it has the rates that were
+measured, with the part of the data that was in memory meanwhile; between measured counts by what lies between. Memory is
+what the processes have, plus a part of the data that is cached; what that does is the model's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from stoker.decide.model import Share, predict
+from stoker.decide.model import Share, predict, scaled
 from stoker.profile import Profile
 from stoker.schedule.matrix import Matrix, Reads
 
@@ -22,6 +22,9 @@ _FLAT = 1.1
 """A stretch over which the rate grows by less is not looked into."""
 _ENOUGH = 0.99
 """A job wants the least with which it reaches this part of its best rate."""
+_FAR = 8.0
+_HALVES = 30
+_NEAR = 1e-3
 PARTS = 0.0, 0.25, 0.5, 0.75, 1.0
 """Of the data, that the memory axis stands for."""
 
@@ -45,14 +48,26 @@ def measured_counts(most: int, measure: Callable[[int], float], limit: int = MOS
     return known
 
 
-def matrix_of(profile: Profile, measured: Mapping[int, float], process_gb: float, core: float = 1.0) -> Matrix:
-    """The matrix of a job whose rates were measured at some counts of CPUs, with nothing cached."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A rate that was measured, and the part of the data that was in memory meanwhile."""
+
+    rate: float
+    cached: float = 1.0
+
+
+def matrix_of(profile: Profile, measured: Mapping[int, Measured], process_gb: float, core: float = 1.0) -> Matrix:
+    """The matrix of a job whose rates were measured at some counts of CPUs."""
     counts = list(range(1, max(measured) + 1))
     parts = PARTS if profile.dataset.bytes and profile.rates.storage else PARTS[:1]
-    modelled = np.array([[_modelled(profile, count * core, part) for part in parts] for count in counts])
     at = sorted(measured)
-    errors = np.interp(counts, at, [measured[count] / modelled[count - 1, 0] for count in at])
-    rates = np.maximum.accumulate(np.maximum.accumulate(modelled * errors[:, None], axis=0), axis=1)
+    fitted = [_fitted(profile, count * core, measured[count]) for count in at]
+    preps, errors = (np.interp(counts, at, values) for values in zip(*fitted, strict=True))
+    modelled = [
+        [_modelled(profile, count * core, part, prep) * error for part in parts]
+        for count, prep, error in zip(counts, preps, errors, strict=True)
+    ]
+    rates = np.maximum.accumulate(np.maximum.accumulate(np.array(modelled), axis=0), axis=1)
     memory = [process_gb + part * profile.dataset.bytes / 1e9 for part in parts]
     return Matrix(
         tuple(map(float, counts)),
@@ -86,5 +101,27 @@ def document(name: str, matrix: Matrix, facts: Mapping[str, Any]) -> dict[str, A
     return {"cpu_axis": matrix.cpus, "mem_axis_gb": matrix.memory_gb, "profiles": {"models": {name: model}}}
 
 
-def _modelled(profile: Profile, cores: float, cached: float) -> float:
-    return predict(profile.rates, Share(cores=cores, cached=cached)).rate / profile.batch_size
+def _fitted(profile: Profile, cores: float, seen: Measured) -> tuple[float, float]:
+    """How many times as fast as thought samples are prepared, such that the model is as was measured; and what is left.
+
+    The store is as fast as was thought, so that what was measured with all data in memory says nothing against reading.
+    """
+    low, high = 1 / _FAR, _FAR
+    if _modelled(profile, cores, seen.cached, 1.0) > seen.rate:
+        high = 1.0
+    else:
+        low = 1.0
+    for _ in range(_HALVES):
+        middle = (low * high) ** 0.5
+        if _modelled(profile, cores, seen.cached, middle) > seen.rate:
+            high = middle
+        else:
+            low = middle
+    near = _modelled(profile, cores, seen.cached, high)
+    best = high if abs(near / seen.rate - 1) < _NEAR else 1.0  # where preparing is not the limit, it tells nothing of that
+    return best, seen.rate / _modelled(profile, cores, seen.cached, best)
+
+
+def _modelled(profile: Profile, cores: float, cached: float, prep: float) -> float:
+    rates = scaled(profile.rates, "prep", prep)
+    return predict(rates, Share(cores=cores, cached=cached)).rate / profile.batch_size

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from stoker.schedule.engine import Engine, Rules
+from stoker.schedule.engine import Engine
 from stoker.schedule.events import Action, Change, End, Finished, Renew, RoundEnded, Start, Submitted
 from stoker.schedule.job import Job, Lease, Server
+from stoker.schedule.rules import Rules
 from stoker.schedule.trace import check_sizes
 
 
@@ -97,7 +98,7 @@ class Simulation:
 
     def _begin(self, lease: Lease, now: float) -> None:
         job = self._by_id[lease.job_id]
-        ready_s = now + self._rules.switch_cost_s
+        ready_s = now + self._rules.start_s(lease.placement.demand.cpus)
         self._running[job.id] = lease, ready_s
         left = max(0.0, job.iterations - self._done[job.id])
         heapq.heappush(self._ends, (ready_s + left / lease.rate, job.id, lease.number))

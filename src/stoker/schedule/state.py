@@ -55,6 +55,8 @@ class Wish:
     restartable: bool = True
     options: tuple[str, ...] = ()
     """Of `stoker run`."""
+    came_at: float | None = None
+    """When somebody asked for it; now, if that is not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,8 @@ class State:
     def submit(self, wish: Wish) -> str:
         """Add a job; its id."""
         matrix = wish.matrix and json.dumps(_matrix_document(wish.matrix))
-        words, now = json.dumps(wish.words), time.time()
-        values = wish.gpus, wish.iterations, matrix, wish.user, wish.model, wish.restartable, words, now
+        words, came_at = json.dumps(wish.words), wish.came_at or time.time()
+        values = wish.gpus, wish.iterations, matrix, wish.user, wish.model, wish.restartable, words, came_at
         columns = "gpus, iterations, matrix, user, model, restartable, words, at"
         with self.decision():
             number = self._base.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values).lastrowid

@@ -1,7 +1,8 @@
 """Why a job has what it has, or waits, and what would change it: one sentence."""
 
-from stoker.schedule.engine import Engine, Rules, Standing
+from stoker.schedule.engine import Engine, Standing
 from stoker.schedule.job import Demand, Lease
+from stoker.schedule.rules import Rules
 
 _MORE = 1.01
 """A rate that is larger by this factor is worth a word."""
