@@ -27,6 +27,7 @@ class BucketServer:
         self.faults: defaultdict[str, deque[int | str]] = defaultdict(deque)
         self.asked: Counter[tuple[str, str]] = Counter()
         self.conditions: list[str | None] = []
+        self.signed: list[str] = []
         self.at_once = self.most_at_once = 0
         self.keys: list[str] = []
         self._lock = threading.Lock()
@@ -89,7 +90,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.do_GET()
 
+    def do_PUT(self) -> None:
+        self._fault(403)  # a token of the machine that this is said to be
+
     def do_GET(self) -> None:
+        self.bucket.signed.append(self.headers.get("Authorization", ""))
         path, _, query = self.path.partition("?")
         name, _, key = urllib.parse.unquote(path).lstrip("/").partition("/")
         if name != self.bucket.bucket:

@@ -7,7 +7,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from stoker.errors import ConfigError
@@ -16,6 +16,7 @@ from stoker.source.files import Files
 from stoker.source.objects import Objects, pattern_matches
 from stoker.source.paths import PathLike, listed, matched
 from stoker.source.reading import Source
+from stoker.source.saved import HF_NAMES, hf_files
 from stoker.source.tar import TarShards
 from stoker.source.tar_index import SUFFIX
 from stoker.source.tar_objects import TarObjects
@@ -23,12 +24,13 @@ from stoker.source.tar_objects import TarObjects
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 _SHARD = re.compile(r".*\.(tar|tar\.(gz|bz2|xz|zst)|tgz)", re.DOTALL | re.IGNORECASE)
+_TABLE = re.compile(r".*\.(parquet|pq|arrow|feather|ipc)", re.DOTALL | re.IGNORECASE)
 _PATTERN = re.compile(r"[*?\[{]")
 _EACH_FILE = "stoker.source.files.Files(...) to have each file as a sample"
 _EACH_OBJECT = "stoker.source.objects.Objects(...) to have each object as a sample"
 _FORMS = (
-    "a folder, a glob, a .tar file, 'shard-{000..012}.tar', a list of files or shards, the same in s3://, gs://, az:// or"
-    " https://, or a source"
+    "a folder, a glob, a .tar file, 'shard-{000..012}.tar', a .parquet or .arrow file, a list of files or"
+    " shards, objects in s3://, gs://, az:// or https://, or a source"
 )
 
 
@@ -51,6 +53,18 @@ def open_source(where: Source | PathLike | Sequence[PathLike]) -> Source:
             )
         return _open_objects([each for entry in entries for each in expand_braces(entry)])
     return _open_files([path for entry in entries for path in _each(entry)])
+
+
+def _open_tables(paths: list[str]) -> Source:
+    from stoker.source.tables import Tables  # which needs PyArrow
+
+    return Tables(paths)
+
+
+_KINDS: tuple[tuple[str, re.Pattern[str], Callable[[list[str]], Source]], ...] = (
+    ("shards", _SHARD, TarShards),
+    ("tables", _TABLE, _open_tables),
+)
 
 
 def expand_braces(text: str) -> list[str]:
@@ -125,13 +139,16 @@ def _shards_or_objects(objects: Objects) -> Source:
 
 
 def _open_files(paths: list[str]) -> Source:
-    shards = [path for path in paths if _SHARD.fullmatch(path)]
-    if not shards:
-        return Files(paths)
-    if len(shards) == len(paths):
-        return TarShards(paths)
-    other = next(path for path in paths if not _SHARD.fullmatch(path))
-    raise ConfigError(f"both shards ({shards[0]}) and other files ({other}) are meant: give one kind, or {_EACH_FILE}")
+    for what, pattern, source in _KINDS:
+        some = [path for path in paths if pattern.fullmatch(path)]
+        if len(some) == len(paths):
+            return source(paths)
+        if some:
+            other = next(path for path in paths if not pattern.fullmatch(path))
+            raise ConfigError(
+                f"both {what} ({some[0]}) and other files ({other}) are meant: give one kind, or {_EACH_FILE}"
+            )
+    return Files(paths)
 
 
 def _open_folder(folder: str) -> Source:
@@ -139,16 +156,20 @@ def _open_folder(folder: str) -> Source:
         folders, files = listed(folder)
     except OSError as error:
         raise ConfigError(f"the folder {folder} cannot be listed: {error.strerror}") from error
-    shards = [os.path.join(folder, name) for name in files if _SHARD.fullmatch(name)]
-    if not shards:
-        return Files(folder)
-    others = folders + [name for name in files if not _SHARD.fullmatch(name) and not name.endswith(SUFFIX)]
-    if others:
-        raise ConfigError(
-            f"the folder {folder} has both shards and others, {others[0]!r} among them: write"
-            f" {os.path.join(folder, '*.tar')!r} for the shards, or {_EACH_FILE}"
-        )
-    return TarShards(shards)
+    if any(name in files for name in HF_NAMES):
+        return _open_tables(hf_files(folder))
+    for what, pattern, source in _KINDS:
+        some = [name for name in files if pattern.fullmatch(name)]
+        others = folders + [name for name in files if name not in some and not name.endswith(SUFFIX)]
+        if some and others:
+            such = os.path.join(folder, "*" + os.path.splitext(some[0])[1])
+            raise ConfigError(
+                f"the folder {folder} has both {what} and others, {others[0]!r} among them: write {such!r} for the {what},"
+                f" or {_EACH_FILE}"
+            )
+        if some:
+            return source([os.path.join(folder, name) for name in some])
+    return Files(folder)
 
 
 def _is_path(entry: object) -> bool:
