@@ -1,7 +1,7 @@
 """How fast do objects come from a store, beside plain obstore with 64 reads in flight?
 
 Objects of 100 KB from nginx over loopback (`apt-get install nginx-light`), all of them in random order in each round.
-`plain` awaits obstore's own calls, 64 at once, and drops what it gets. `worker` is a source in a process like a loader's
+`plain` awaits obstore's own calls, 64 at once, and drops what it gets; `threads` calls them from 64 threads. `worker` is a source in a process like a loader's
 worker, which talks to the store itself: batches of 32, the next ones expected. `beside` is the same in a process that may
 fork, and therefore asks a process beside it.
 """
@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -84,6 +85,20 @@ def plain(address: str, count: int, seed: int) -> float:
     return count / (time.perf_counter() - began)
 
 
+def threads(address: str, count: int, seed: int) -> float:
+    """Objects per second with obstore alone, called by as many threads."""
+    import obstore
+    from obstore.store import HTTPStore
+
+    store = HTTPStore.from_url(address, client_options={"allow_http": True})
+    began = time.perf_counter()
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        keys = (f"{number:06}" for number in order_of(count, seed))
+        read = sum(pool.map(lambda key: len(obstore.get(store, key).bytes()), keys))
+    assert read
+    return count / (time.perf_counter() - began)
+
+
 def ours(source: Any, count: int, seed: int) -> float:
     """Objects per second as batches, the next ones expected."""
     order = order_of(count, seed)
@@ -109,7 +124,8 @@ def work(address: str, count: int, line: Connection) -> None:
     source = open_source(address)
     while (asked := line.recv()) is not None:
         what, seed = asked
-        line.send(plain(address, count, seed) if what == "plain" else ours(source, count, seed))
+        alone = {"plain": plain, "threads": threads}.get(what)
+        line.send(ours(source, count, seed) if alone is None else alone(address, count, seed))
 
 
 def main() -> None:
@@ -121,7 +137,7 @@ def main() -> None:
     spawn = multiprocessing.get_context("spawn")
     with serving(options.objects, options.size) as address, contextlib.ExitStack() as ends:
         lines = {}
-        for name, is_worker in (("plain", True), ("worker", True), ("beside", False)):
+        for name, is_worker in (("plain", True), ("threads", True), ("worker", True), ("beside", False)):
             here, there = spawn.Pipe()
             process = spawn.Process(target=work, args=(address, options.objects, there), daemon=is_worker)
             process.start()
@@ -138,6 +154,7 @@ def main() -> None:
     harness.report(
         "How fast do objects come from a store, beside plain obstore with 64 reads in flight?",
         objects_per_s={name: round(value) for name, value in outcome.medians().items()},
+        worker_beside_threads=round(outcome.ratio("worker", "threads"), 3),
         worker_beside_plain=round(outcome.ratio("worker", "plain"), 3),
         beside_beside_plain=round(outcome.ratio("beside", "plain"), 3),
         rounds=options.rounds,
