@@ -1,9 +1,9 @@
 """How fast do objects come from a store, beside plain obstore with 64 reads in flight?
 
 Objects of 100 KB from nginx over loopback (`apt-get install nginx-light`), all of them in random order in each round.
-`plain` awaits obstore's own calls, 64 at once, and drops what it gets; `threads` calls them from 64 threads. `worker` is a source in a process like a loader's
-worker, which talks to the store itself: batches of 32, the next ones expected. `beside` is the same in a process that may
-fork, and therefore asks a process beside it.
+`plain` awaits obstore's own calls, 64 at once, and drops what it gets; `threads` calls them from 64 threads. `worker` is a
+source in a process like a loader's worker, which talks to the store itself: batches of 32, the next ones expected. `beside`
+is the same in a process that may fork, and therefore asks a process beside it.
 """
 
 import argparse

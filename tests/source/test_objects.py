@@ -336,3 +336,30 @@ def test_moto_agrees(monkeypatch, tmp_path):
         assert [bytes(raw) for raw in source.read(ids)] == [content(number) for number in ids]
         with pytest.raises(ConfigError, match="NoSuchBucket"):
             open_source("s3://nobody/data/")
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_objects_of_moto(server, monkeypatch):
+    with moto_bucket(100_000) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        source = open_source("s3://bucket/data/")
+        assert len(source) == 100_000
+        ids = list(range(0, 100_000, 97))
+        source.expect(ids)
+        assert [bytes(raw) for raw in source.read(ids)] == [content(number) for number in ids]
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_objects_each_got_once(server, tmp_path):
+    server.page = 1000
+    server.objects = {f"data/{number:06}": b"%d" % number for number in range(100_000)}
+    dataset = stoker.Dataset("s3://bucket/data/", whole, cache="100MB", cache_dir=tmp_path / "kept")
+    assert server.pages == 100
+    failing = {f"data/{number:06}": ["cut", 503, 429, "gone"][number % 4] for number in range(0, 100_000, 997)}
+    for key, fault in failing.items():
+        server.faults[key].append(fault)
+    with stoker.DataLoader(dataset, batch_size=64, num_workers=2, shuffle=True, seed=3, collate_fn=list) as loader:
+        for _ in range(2):
+            assert sorted(int(raw) for batch in loader for raw in batch) == list(range(100_000))
+            assert server.gets == {key: 1 + (key in failing) for key in server.objects}
+    assert server.pages == 100
