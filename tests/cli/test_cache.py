@@ -1,9 +1,11 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 from tests.cache.requests import Numbered
 
+import stoker
 from stoker.cache.cached import Cache
 from stoker.cli import main
 
@@ -89,3 +91,21 @@ def test_rm_and_what_it_would_remove(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "/data/a" not in out
     with pytest.raises(SystemExit):
         main(["cache", "rm", *where])
+
+
+def test_pull_fills_the_cache_that_a_dataset_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, kept = tmp_path / "files", tmp_path / "kept"
+    folder.mkdir()
+    kept.mkdir()
+    for number in range(150):
+        (folder / f"{number:03}").write_bytes(b"x" * 1000)
+        os.utime(folder / f"{number:03}", (1, 1))
+    assert main(["cache", "pull", f"file://{folder}", "--dir", str(kept)]) == 0
+    assert "150 items, 150 KB of 150 KB are in the cache" in capsys.readouterr().out
+    dataset = stoker.Dataset(folder, lambda raw, index, rng: len(raw), cache="1MB", cache_dir=kept)
+    with stoker.DataLoader(dataset, batch_size=10) as loader:
+        assert sum(int(batch.sum()) for batch in loader) == 150_000
+        assert (loader.stats().hits, loader.stats().misses) == (150, 0)
+    assert main(["cache", "pull", str(folder), "--size", "10kB", "--dir", str(tmp_path / "kept")]) == 0
+    assert main(["cache", "pull", str(tmp_path / "nowhere")]) == 1
+    assert "no files at" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ([], "the list of paths is empty"),
         ("mixed", r"both shards and others, '1\.jpg' among them: write 'mixed/\*\.tar'"),
         (["flat/1.jpg", "mixed/s.tar"], r"both shards \(mixed/s.tar\) and other files \(flat/1.jpg\)"),
-        ("s3://bucket/s-{00..10}.tar", "is an address"),
+        ("ftp://host/s-{00..10}.tar", "is an address"),
         ("pipe:cat x.tar", "is an address"),
         (3, "a source is a folder, a glob"),
         ([1, 2], "a source is a folder, a glob"),

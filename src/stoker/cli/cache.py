@@ -1,4 +1,4 @@
-"""List the caches of this user on this host, or give their memory back.
+"""List the caches of this user on this host, fill one, or give their memory back.
 
 A cache outlives its jobs, so that the next one finds it. When another needs the memory, those that nobody uses are removed
 by themselves, the one used longest ago first.
@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from stoker.cache.shelf import Shelf, ShelvedCache
+from stoker.cli import cache_pull
 from stoker.errors import CommandError
 from stoker.extras import CACHE
 from stoker.report.top import printable
@@ -28,18 +29,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     clearing.add_argument("name", nargs="*", help="only those of these names (folders, mostly)")
     removing = actions.add_parser("rm", help="remove caches by name")
     removing.add_argument("name", nargs="+", help="as `stoker cache ls` shows it (a folder, mostly)")
+    cache_pull.declare(filling := actions.add_parser("pull", help="fill the cache of a dataset before a job needs it"))
     for action in (clearing, removing):
         action.add_argument("--force", action="store_true", help="those in use, too: their jobs go on from storage")
         action.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    for action in (listing, clearing, removing):
+    for action in (listing, clearing, removing, filling):
         action.add_argument("--dir", metavar="DIR", help="the cache_dir of the loader (default: tmpfs)")
 
 
 def run(options: argparse.Namespace) -> int:
-    """List the caches, or remove some."""
+    """List the caches, fill one, or remove some."""
     CACHE.check()
     if options.dir is not None and not Path(options.dir).is_dir():
         raise CommandError(f"there is no directory {options.dir}")
+    if options.action == "pull":
+        return cache_pull.run(options)
     shelf = Shelf(options.dir)
     if options.action == "ls":
         return _list(shelf.caches(), options)

@@ -1,0 +1,123 @@
+"""Files of rows: Parquet, and Arrow in both of its formats. PyArrow's one home.
+
+All are read in groups of rows: a row group of Parquet, a record batch of Arrow. Arrow files are mapped, not read: their
+groups cost nothing until their bytes are touched, and are shared by all processes of the host. PyArrow's own threads are
+not used: they do not survive a fork.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.ipc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from stoker.errors import ConfigError, SourceError
+from stoker.memory import Bytes
+
+PARQUET = (".parquet", ".pq")
+_MAGIC = b"ARROW1"
+
+
+class Values(NamedTuple):
+    """One column of bytes or text of a group."""
+
+    content: memoryview
+    bounds: NDArray[np.int64]
+    """Where each value begins, and at last where the last one ends."""
+
+
+class TableFile:
+    """One open file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            if path.lower().endswith(PARQUET):
+                self._parquet: Any = pq.ParquetFile(path, memory_map=True)
+                self._batches: list[Any] = []
+                self.schema = self._parquet.schema_arrow
+            else:
+                self._parquet = None
+                self._batches, self.schema = _mapped(path)
+        except (pa.ArrowException, ValueError) as error:
+            raise SourceError(f"the table {path} is damaged or of another format: {error}") from error
+
+    def rows(self) -> list[int]:
+        """How many rows each group has."""
+        if self._parquet is None:
+            return [batch.num_rows for batch in self._batches]
+        meta = self._parquet.metadata
+        return [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
+
+    def group(self, number: int, columns: list[str] | None) -> Any:
+        """The rows of a group, as a record batch."""
+        try:
+            if self._parquet is None:
+                batch = self._batches[number]
+                return batch if columns is None else batch.select(columns)
+            table = self._parquet.read_row_group(number, columns=columns, use_threads=False).combine_chunks()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise SourceError(f"group {number} of the table {self._path} cannot be read: {error}") from error
+        found = table.to_batches()
+        if len(found) != 1:  # more than 2 GB of one column
+            raise SourceError(f"group {number} of the table {self._path} is too large: write smaller row groups")
+        return found[0]
+
+
+def _mapped(path: str) -> tuple[list[Any], Any]:
+    mapped = pa.memory_map(path)
+    if mapped.read(len(_MAGIC)) == _MAGIC:
+        mapped.seek(0)
+        file = pa.ipc.open_file(mapped)
+        return [file.get_batch(number) for number in range(file.num_record_batches)], file.schema
+    mapped.seek(0)
+    stream = pa.ipc.open_stream(mapped)
+    return list(stream), stream.schema
+
+
+def values_of(batch: Any, column: str) -> Values:
+    """A column of a group; `image.bytes` is a field of the column `image`."""
+    first, *inner = column.split(".")
+    array = batch.column(first)
+    for name in inner:
+        array = array.field(name) if not array.null_count and not array.offset else pc.struct_field(array, name)
+    if array.null_count:
+        raise SourceError(f"the column {column!r} has rows without a value")
+    is_large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    _, bounds, content = array.buffers()
+    every = np.frombuffer(bounds, np.int64 if is_large else np.int32) if bounds is not None else np.zeros(1, np.int64)
+    some = every[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    return Values(memoryview(content if content is not None else b""), some)
+
+
+def check_column(path: str, schema: Any, column: str) -> None:
+    """Raise a ConfigError unless a column is there, and has values of bytes or text."""
+    first, *inner = column.split(".")
+    kind = schema.field(first).type if first in schema.names else None
+    for name in inner:
+        names = [field.name for field in kind] if kind is not None and pa.types.is_struct(kind) else []
+        kind = kind.field(name).type if kind is not None and name in names else None
+    if kind is None:
+        raise ConfigError(f"the table {path} has no column {column!r}; it has {', '.join(map(repr, schema.names))}")
+    kinds = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+    if not any(fits(kind) for fits in kinds):
+        inside = f": {', '.join(repr(f'{column}.{field.name}') for field in kind)}" if pa.types.is_struct(kind) else ""
+        raise ConfigError(f"the column {column!r} of {path} is of type {kind}, and not bytes or text{inside}")
+
+
+def encoded(batch: Any, number: int) -> Bytes:
+    """One row with all its columns: a stream in Arrow's format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch.slice(number, 1))
+    return memoryview(sink.getvalue())
+
+
+def row(raw: Bytes) -> dict[str, Any]:
+    """The columns of a row, by name."""
+    with pa.ipc.open_stream(pa.py_buffer(raw)) as stream:
+        found: dict[str, Any] = stream.read_next_batch().to_pylist()[0]
+    return found

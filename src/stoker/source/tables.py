@@ -1,0 +1,218 @@
+"""Rows of tables as samples: of Parquet and Arrow files, or of a dataset that Hugging Face `datasets` has saved.
+
+Rows are read and kept by groups (`table_files`). Each process keeps the groups that it read last, up to `keep` bytes; of
+those that are expected, a worker reads the next ones while the rows of others are used. With `column`, a sample is what
+that column holds, as it lies in its group; without, it is the whole row, which `table_files.row` takes apart.
+"""
+
+import bisect
+import itertools
+import multiprocessing
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stoker.errors import ConfigError
+from stoker.extras import TABLES
+from stoker.memory import Bytes
+from stoker.source.files import file_version, range_key
+from stoker.source.paths import PathLike, absolute, common_folder
+from stoker.source.process import PerProcess
+from stoker.source.reading import checked, retried
+from stoker.units import parse_bytes
+
+if TYPE_CHECKING:
+    from stoker.source.table_files import TableFile
+
+_AHEAD = 4
+"""Groups that are read ahead."""
+
+
+class Tables:
+    """The rows of some files, in their order."""
+
+    def __init__(self, paths: PathLike | Sequence[PathLike], column: str | None = None, keep: int | str = "1GB") -> None:
+        TABLES.check()
+        from stoker.source import table_files
+
+        given = [paths] if isinstance(paths, str | os.PathLike) else paths
+        self.paths = [absolute(path) for path in given]
+        if not self.paths:
+            raise ConfigError("no tables: the list of paths is empty")
+        self.column = column
+        self.name = common_folder(self.paths).rstrip("/") or "/"
+        self._groups: list[tuple[int, int]] = []
+        rows: list[int] = []
+        for number, path in enumerate(self.paths):
+            if not os.path.isfile(path):
+                raise ConfigError(f"there is no table {path}" + (": it is a folder" if os.path.isdir(path) else ""))
+            file = table_files.TableFile(path)
+            if column is not None:
+                table_files.check_column(path, file.schema, column)
+            self._groups += [(number, group) for group, _ in enumerate(file.rows())]
+            rows += file.rows()
+        self._firsts = np.array([0, *itertools.accumulate(rows)], np.int64)
+        self._versions = [file_version(os.stat(path)) for path in self.paths]
+        if not len(self):
+            raise ConfigError(f"no rows in {self.paths[0]}" + (" and others" if len(self.paths) > 1 else ""))
+        self._held = PerProcess(partial(_Held, self.paths, self._groups, self._firsts, column, parse_bytes(keep, "keep")))
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def sizes(self, ids: Sequence[int]) -> list[int]:
+        """The rows are read for it."""
+        return [len(raw) for raw in self.read(ids)]
+
+    def key(self, number: int) -> bytes:
+        """From the path of the file, the column, and the row's place in it."""
+        checked((number,), len(self))
+        group, place = self._place(number)
+        path = self.paths[self._groups[group][0]]
+        return range_key(f"{path}\0{self.column or ''}", self._groups[group][1], place)
+
+    def version(self, number: int) -> bytes:
+        """The version of the file as it is now."""
+        checked((number,), len(self))
+        path = self.paths[self._groups[self._place(number)[0]][0]]
+        return file_version(retried(partial(os.stat, path), path))
+
+    def read(self, ids: Sequence[int]) -> list[Bytes]:
+        """Views of the groups that the rows are in."""
+        if not len(ids):
+            return []
+        numbers = np.asarray(ids, np.int64)
+        checked((int(numbers.min()), int(numbers.max())), len(self))
+        groups = (np.searchsorted(self._firsts, numbers, side="right") - 1).tolist()
+        needed, held = set(groups), self._held.get()
+        found = {group: held.get(group) for group in needed}
+        if self.column is None:
+            from stoker.source.table_files import encoded
+
+            places = (numbers - self._firsts[groups]).tolist()
+            return [encoded(found[group].batch, place) for group, place in zip(groups, places, strict=True)]
+        starts, ends = held.starts[numbers].tolist(), held.ends[numbers].tolist()
+        if len(needed) == 1:
+            content = found[groups[0]].content
+            return [content[start:end] for start, end in zip(starts, ends, strict=True)]
+        contents = {group: each.content for group, each in found.items()}
+        return [contents[group][start:end] for group, start, end in zip(groups, starts, ends, strict=True)]
+
+    def expect(self, ids: Sequence[int]) -> None:
+        """Begin to read the next groups that these are in; a process that may fork does nothing, as it keeps no threads."""
+        if not multiprocessing.current_process().daemon:
+            return
+        numbers = np.array([number for number in ids if 0 <= number < len(self)], np.int64)
+        groups = dict.fromkeys((np.searchsorted(self._firsts, numbers, side="right") - 1).tolist())
+        self._held.get().expect(list(groups)[:_AHEAD])
+
+    def _place(self, number: int) -> tuple[int, int]:
+        group = bisect.bisect_right(self._firsts, number) - 1
+        return group, number - int(self._firsts[group])
+
+
+class _Group(NamedTuple):
+    """A group in memory."""
+
+    batch: Any
+    content: memoryview
+    """Of the one column that is asked for."""
+
+
+class _Held:
+    """The groups that one process holds, those that came last, and the files that they come from."""
+
+    def __init__(
+        self,
+        paths: list[str],
+        groups: list[tuple[int, int]],
+        firsts: NDArray[np.int64],
+        column: str | None,
+        most_bytes: int,
+    ) -> None:
+        self._paths, self._groups, self._firsts = paths, groups, firsts
+        self._column, self._most_bytes = column, most_bytes
+        self.starts = self.ends = np.empty(0, np.int64)
+        """Where each row's value lies in its group, for the groups that came."""
+        if column is not None:
+            self.starts, self.ends = np.empty((2, int(firsts[-1])), np.int64)
+        self._lock = threading.Lock()
+        self._files: dict[int, TableFile] = {}
+        self._held: OrderedDict[int, _Group] = OrderedDict()
+        self._held_bytes = 0
+        self._coming: dict[int, threading.Event] = {}
+        self._queue: SimpleQueue[int] | None = None
+
+    def get(self, number: int) -> _Group:
+        """A group, read if it is not held or just coming."""
+        while (group := self._held.get(number)) is None:
+            with self._lock:
+                if number in self._held:
+                    continue
+                coming = self._coming.get(number)
+                is_ours = coming is None
+                if coming is None:
+                    coming = self._coming[number] = threading.Event()
+            if is_ours:
+                return self._bring(number, coming)
+            coming.wait()
+        return group
+
+    def _bring(self, number: int, coming: threading.Event) -> _Group:
+        try:
+            group = self._read(number)
+            with self._lock:
+                self._held[number] = group
+                self._held_bytes += group.batch.nbytes
+                while self._held_bytes > self._most_bytes and len(self._held) > 1:
+                    _, gone = self._held.popitem(last=False)
+                    self._held_bytes -= gone.batch.nbytes
+            return group
+        finally:
+            with self._lock:
+                del self._coming[number]
+            coming.set()
+
+    def _read(self, number: int) -> _Group:
+        from stoker.source.table_files import TableFile, values_of
+
+        file_number, place = self._groups[number]
+        with self._lock:
+            file = self._files.get(file_number)
+        if file is None:
+            file = self._files.setdefault(file_number, TableFile(self._paths[file_number]))
+        column = self._column
+        batch = file.group(place, None if column is None else [column.split(".")[0]])
+        if column is None:
+            return _Group(batch, memoryview(b""))
+        values = values_of(batch, column)
+        rows = slice(self._firsts[number], self._firsts[number + 1])
+        self.starts[rows], self.ends[rows] = values.bounds[:-1], values.bounds[1:]
+        return _Group(batch, values.content)
+
+    def expect(self, groups: Sequence[int]) -> None:
+        """Read groups in a thread, one after the other."""
+        if self._queue is None:
+            self._queue = SimpleQueue()
+            threading.Thread(target=self._serve, args=(self._queue,), name="stoker tables", daemon=True).start()
+        for number in groups:
+            with self._lock:
+                if number in self._held or number in self._coming:
+                    continue
+                self._coming[number] = threading.Event()
+            self._queue.put(number)
+
+    def _serve(self, queue: "SimpleQueue[int]") -> None:
+        while True:
+            number = queue.get()
+            try:
+                self._bring(number, self._coming[number])
+            except Exception:  # whoever asks for it reads it again, and raises
+                continue

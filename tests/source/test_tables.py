@@ -1,0 +1,121 @@
+import multiprocessing
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import stoker
+from stoker import open_source
+from stoker.errors import ConfigError, SourceError
+from stoker.source.files import Files
+from stoker.source.table_files import row
+from stoker.source.tables import Tables
+from stoker.testing import SourceContract
+
+TEXTS = [f"text {number} ".encode() * (number % 7) for number in range(100)]
+
+
+def table(texts=TEXTS):
+    return pa.table({"text": texts, "label": list(range(len(texts)))})
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    place = tmp_path / "rows.parquet"
+    pq.write_table(table(), place, row_group_size=16)
+    return place
+
+
+@pytest.fixture(params=["parquet", "arrow file", "arrow stream", "parquet that is kept in part"])
+def source(request, tmp_path, parquet):
+    if request.param.startswith("parquet"):
+        return Tables(parquet, "text", keep="1GB" if request.param == "parquet" else 1)
+    place = tmp_path / "rows.arrow"
+    new = pa.ipc.new_file if request.param == "arrow file" else pa.ipc.new_stream
+    with new(str(place), table().schema) as file:
+        file.write_table(table(), max_chunksize=16)
+    return Tables(place, "text")
+
+
+class TestContract(SourceContract):
+    @pytest.fixture
+    def expected(self):
+        return TEXTS
+
+    @pytest.fixture
+    def source(self, source):
+        return source
+
+
+class TestContractOfWholeRows(SourceContract):
+    @pytest.fixture
+    def source(self, parquet):
+        return open_source(parquet)
+
+    @pytest.fixture
+    def expected(self, parquet):
+        source = Tables([str(parquet)])
+        return [bytes(raw) for raw in source.read(range(100))]
+
+
+def test_a_row_has_all_its_columns(parquet):
+    source = open_source(str(parquet))
+    for number in (0, 15, 16, 99):
+        assert row(source.read([number])[0]) == {"text": TEXTS[number], "label": number}
+
+
+def test_expected_rows_are_the_same_in_a_worker(parquet):
+    dataset = stoker.Dataset(Tables(parquet, "text", keep="1kB"), whole)
+    with stoker.DataLoader(dataset, batch_size=9, num_workers=2, shuffle=True, seed=1, collate_fn=list) as loader:
+        assert sorted(raw for batch in loader for raw in batch) == sorted(TEXTS)
+
+
+def whole(raw, index, rng):
+    assert multiprocessing.current_process().daemon
+    return bytes(raw)
+
+
+def test_a_dataset_saved_by_hugging_face(tmp_path):
+    images = [{"bytes": text + b"!", "path": "x.png"} for text in TEXTS]
+    saved = datasets.Dataset.from_dict({"image": images, "label": list(range(100))})
+    saved.save_to_disk(tmp_path / "saved", num_shards=3)
+    assert row(open_source(tmp_path / "saved").read([57])[0]) == {"image": images[57], "label": 57}
+    files = sorted((tmp_path / "saved").glob("*.arrow"))
+    pixels = Tables(files, "image.bytes")
+    order = np.random.default_rng(0).permutation(100).tolist()
+    assert [bytes(raw) for raw in pixels.read(order)] == [images[number]["bytes"] for number in order]
+    datasets.DatasetDict({"train": saved, "test": saved}).save_to_disk(tmp_path / "splits")
+    with pytest.raises(ConfigError, match="has the splits train, test: give one"):
+        open_source(tmp_path / "splits")
+
+
+def test_what_a_path_means(tmp_path, parquet):
+    pq.write_table(table(TEXTS[:3]), tmp_path / "a.parquet")
+    assert len(open_source(tmp_path)) == 103  # by name
+    assert row(open_source(str(tmp_path / "*.parquet")).read([3])[0])["label"] == 0
+    assert row(open_source([tmp_path / "a.parquet", parquet]).read([102])[0])["label"] == 99
+    (tmp_path / "README.md").write_text("words")
+    with pytest.raises(ConfigError, match=r"both tables and others, 'README.md'"):
+        open_source(tmp_path)
+    assert len(Files(tmp_path)) == 3
+
+
+def test_errors_name_file_and_column(tmp_path, parquet):
+    with pytest.raises(ConfigError, match="no column 'picture'; it has 'text', 'label'"):
+        Tables(parquet, "picture")
+    with pytest.raises(ConfigError, match=r"'label' of .* is of type int64, and not bytes or text"):
+        Tables(parquet, "label")
+    pq.write_table(pa.table({"image": [{"bytes": b"1", "path": "x"}]}), tmp_path / "i.parquet")
+    with pytest.raises(ConfigError, match=r"not bytes or text: 'image\.bytes', 'image\.path'"):
+        Tables(tmp_path / "i.parquet", "image")
+    pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "n.parquet")
+    with pytest.raises(SourceError, match="the column 'text' has rows without a value"):
+        Tables(tmp_path / "n.parquet", "text").read([0])
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(parquet.read_bytes()[:-9])
+    with pytest.raises(SourceError, match=r"damaged\.parquet is damaged or of another format"):
+        open_source(damaged)
+    with pytest.raises(ConfigError, match="there is no table"):
+        Tables(tmp_path / "none.parquet")
