@@ -7,6 +7,7 @@ At the end one line on stderr tells how many batches there were, and how long th
 """
 
 import argparse
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from stoker.errors import ConfigError
 from stoker.extras import CACHE
 from stoker.plan import Plan
 from stoker.run.script import execute
-from stoker.units import parse_bytes
+from stoker.units import parse_bytes, parse_place
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="keep files that the script's datasets read in memory, up to so much (8GB, 512MiB) for each dataset; all "
         "processes and jobs of this host share it",
+    )
+    parser.add_argument(
+        "--cache-disk",
+        metavar="DIR:SIZE",
+        help="with --cache: keep what memory has no room for in this folder (of a local disk), up to so much for each "
+        "dataset; it is found again after a reboot",
     )
     parser.add_argument(
         "--peers",
@@ -86,6 +93,11 @@ def run(options: argparse.Namespace) -> int:
         plan = replace(plan, cache_bytes=parse_bytes(options.cache, "--cache"))
     if plan.cache_bytes:
         CACHE.check()
+    if options.cache_disk is not None:
+        if not plan.cache_bytes:
+            raise ConfigError("--cache-disk needs --cache SIZE: the disk keeps what memory has no room for")
+        folder, _ = parse_place(options.cache_disk, "--cache-disk")
+        plan = replace(plan, cache_disk=os.path.abspath(folder) + options.cache_disk[len(folder) :])
     if options.peers is not None:
         if not plan.cache_bytes:
             raise ConfigError("--peers needs --cache SIZE: hosts give each other what their caches hold")
