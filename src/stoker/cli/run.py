@@ -40,8 +40,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL=DIR",
         action="append",
         default=[],
-        help="with --cache: let the folder DIR have what is below an address (file:///slow/data), read-only, by FUSE; whatever "
-        "opens files there reads through the cache (docs/mount.md)",
+        help="with --cache: let the folder DIR have what is below an address (file:///slow/data), read-only, by FUSE; "
+        "whatever opens files there reads through the cache (docs/mount.md)",
     )
     parser.add_argument(
         "--peers",
