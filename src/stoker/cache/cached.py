@@ -44,7 +44,10 @@ class _Open:
 
 
 class Cache:
-    """The cache of a name, for one job and its workers. A private cache is not shared, and ends with this job."""
+    """The cache of a name, for one job and its workers. A private cache is not shared, and ends with this job.
+
+    `disk` is DIR:SIZE: what does not fit into memory is kept there.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,6 @@ class Cache:
         is_private: bool = False,
         disk: str | None = None,
     ) -> None:
-        """`disk` is DIR:SIZE: what does not fit into memory is kept there."""
         self.name = name
         self.capacity_bytes = capacity_bytes
         self.directory = directory

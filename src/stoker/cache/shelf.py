@@ -122,7 +122,7 @@ class Shelf:
         with alone(self.folder / "lock"):
             folder = self.folder / _digest(name, tier)
             damage = self._distrust(folder)
-            self._make_room(folder, budget_bytes, "cache_dir" if tier == MEMORY else "cache_disk")
+            self._make_room(folder, budget_bytes, tier)
             if not (folder / "about.json").exists():
                 (folder / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
@@ -164,17 +164,27 @@ class Shelf:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             folders.make(self.folder)
 
-    def _make_room(self, folder: Path, budget_bytes: int, option: str) -> None:
-        """Remove unused caches until the budget fits into memory. If it never does, raise a ConfigError that says so."""
+    def _make_room(self, folder: Path, budget_bytes: int, tier: str) -> None:
+        """Remove unused caches until the budget fits. If it never does, raise a ConfigError that says so.
+
+        A disk may be fuller than it was, or become emptier: there only what can never fit is refused.
+        """
         self._sweep()
         unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
         idle = [found for found in unused if found.folder != folder]
         room = self._room() + inspection.occupied_bytes(folder)
         most = room + sum(found.stats.occupied_bytes for found in idle)
+        if tier == DISK:
+            place = os.statvfs(self.folder)
+            most = max(most, place.f_blocks * place.f_frsize)
         if budget_bytes > most:
+            places, option = {
+                MEMORY: (f"{self.folder} and the memory of this process have", "cache_dir"),
+                DISK: (f"the file system of {self.folder} has", "cache_disk"),
+            }[tier]
             raise ConfigError(
-                f"a cache of {format_bytes(budget_bytes)} cannot be held: {self.folder} and the memory of this process "
-                f"have room for {format_bytes(max(0, most))}. Ask for less, or for another folder ({option})."
+                f"a cache of {format_bytes(budget_bytes)} cannot be held: {places} room for {format_bytes(max(0, most))}. "
+                f"Ask for less, or for another folder ({option})."
             )
         while budget_bytes > room and idle:
             self._remove(idle.pop(0))
