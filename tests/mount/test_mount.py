@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.source.bucket_server import BucketServer
 from tests.tries import HANG_S
 
 CLASSES = ("cat", "dog", "eel")
@@ -113,6 +114,33 @@ def test_training_has_the_same_losses_and_asks_storage_once(bucket: Path, tmp_pa
     assert len(plain.stdout.splitlines()) == 12
     assert "by FUSE: read-only, 49 files" in mounted.stderr
     assert not (tmp_path / "data" / "labels.json").exists()
+
+
+def test_a_bucket_is_listed_once_and_each_object_is_got_once(
+    bucket: Path, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = BucketServer(page=20)
+    try:
+        for path in bucket.rglob("*"):
+            if path.is_file():
+                server.objects[f"train/{path.relative_to(bucket)}"] = path.read_bytes()
+        credentials = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        for name, value in {"AWS_ENDPOINT_URL": server.address, "XDG_CACHE_HOME": str(tmp_path), **credentials}.items():
+            monkeypatch.setenv(name, value)
+        train = script(tmp_path, TRAIN)
+        plain = subprocess.run([sys.executable, train, bucket], capture_output=True, text=True, timeout=HANG_S)
+        mounted = run([*options[:2], "--mount", f"s3://bucket/train={tmp_path / 'data'}"], train, tmp_path / "data")
+        assert (mounted.returncode, mounted.stdout) == (0, plain.stdout), mounted.stderr
+        assert server.pages == 3
+        assert {key: count for key, count in server.gets.items() if count} == {
+            key: 1 for key in server.objects if key.endswith(".png")
+        }
+        gone = run([*options[:2], "--mount", f"s3://typo/train={tmp_path / 'data'}"], train, tmp_path / "data")
+        assert gone.returncode == 1
+        assert "typo" in gone.stderr
+        assert len(gone.stderr.splitlines()) == 1
+    finally:
+        server.close()
 
 
 def test_readers_in_c_see_the_same_bytes_and_nobody_can_write(bucket: Path, tmp_path: Path, options: list[str]) -> None:

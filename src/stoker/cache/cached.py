@@ -44,10 +44,7 @@ class _Open:
 
 
 class Cache:
-    """The cache of a name, for one job and its workers. A private cache is not shared, and ends with this job.
-
-    `disk` is DIR:SIZE: what does not fit into memory is kept there.
-    """
+    """The cache of a name, for one job and its workers; `disk` is DIR:SIZE. A private one ends with this job."""
 
     def __init__(
         self,
@@ -210,12 +207,17 @@ class Cache:
         """Drop a damaged item. That makes room for it: it is read and kept again."""
         self.tally.fail(f"an item of the cache in {self.folder} is damaged")
         self._dropped.add(key)
+        self._put(opened, [], [key])
+
+    def _put(self, opened: _Open, items: Sequence[tuple[bytes, Bytes]], evicted: Sequence[bytes]) -> int:
+        """Keep items in memory, and forget others. Returns how many are kept. What fails is counted."""
         try:
-            opened.store.put([], opened.budget.bytes(), [key])
+            return opened.store.put(items, opened.budget.bytes(), evicted)
         except (StoreFullError, StoreBusyError) as trouble:
             self.tally.fail(str(trouble))
         except OSError as error:
             self._give_up(error)
+        return 0
 
     def room_bytes(self) -> int:
         """The longest item that there is room for now; less than 0 if nothing is kept."""
@@ -293,15 +295,7 @@ class Cache:
         items = [(request.keys[position], result[position]) for position in positions]
         room = 0 if self.disk is None else self._room_in_memory()
         near = [item for item in items if self.disk is None or len(item[1]) <= room]
-        kept = 0
-        try:
-            if near or evicted:
-                kept = opened.store.put(near, opened.budget.bytes(), evicted)
-        except (StoreFullError, StoreBusyError) as trouble:
-            self.tally.fail(str(trouble))
-        except OSError as error:
-            self._give_up(error)
-            return
+        kept = self._put(opened, near, evicted) if near or evicted else 0
         if self.disk is not None and kept < len(items):
             kept += self.disk.put([item for item in items if self._size_in_memory(item[0]) is None])
         if kept:

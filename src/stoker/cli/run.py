@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL=DIR",
         action="append",
         default=[],
-        help="with --cache: let the folder DIR have what is below an address (file:///slow/data), read-only, by FUSE; "
+        help="with --cache: let the folder DIR have what is below an address (s3://bucket/train), read-only, by FUSE; "
         "whatever opens files there reads through the cache (docs/mount.md)",
     )
     parser.add_argument(

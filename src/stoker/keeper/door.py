@@ -19,13 +19,13 @@ import secrets
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from stoker.host import folders
+from stoker.host.interpreters import words_and_environment
 from stoker.host.locks import close_lock, open_lock, take
 from stoker.host.sockets import other_end
 
@@ -35,7 +35,6 @@ _HEAD = struct.Struct("<QQ")  # the number of the write, and its length; two pla
 _WAITING = 64
 _PATIENCE_S = 0.5
 """Others hold the lock for some milliseconds. One that was suspended meanwhile is not waited for."""
-_QUIET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 class NoKeeperError(Exception):
@@ -122,17 +121,10 @@ def _start(place: Path) -> "tuple[socket.socket, subprocess.Popen[bytes]]":
 
 
 def _spawn(path: Path, entry: int, listening: int) -> "subprocess.Popen[bytes]":
-    if not sys.executable:
-        raise OSError("there is no interpreter to start another one with")
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    # In their order: a module of the standard library may have a namesake beside this package.
-    paths, ours = [os.path.abspath(one) for one in sys.path], str(Path(__file__).parents[2])
-    paths = paths if ours in paths else [ours, *paths]
-    # Without `site`: what the user's environment does to every Python is not meant for this one.
-    words = [sys.executable, "-S", "-P", "-m", "stoker.keeper", str(path), str(entry), str(listening)]
+    words, environment = words_and_environment("stoker.keeper")
     return subprocess.Popen(
-        words,
-        env={**own, **_QUIET, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))},
+        [*words, str(path), str(entry), str(listening)],
+        env=environment,
         pass_fds=[entry, listening],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

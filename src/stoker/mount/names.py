@@ -3,11 +3,10 @@
 import os
 
 from stoker.errors import ConfigError
+from stoker.source.addresses import has_magic, local_path, scheme_of
 from stoker.source.files import Files
-from stoker.source.opening import open_source
-from stoker.source.reading import Named, Source
-
-_FILE = "file://"
+from stoker.source.objects import Objects
+from stoker.source.reading import Source
 
 
 class Listed:
@@ -20,14 +19,13 @@ class Listed:
 
 def listed(address: str) -> Listed:
     """List what is below an address. Raises ConfigError."""
-    if address.startswith(_FILE) or "://" not in address:
-        return _listed_folder(os.path.abspath(address.removeprefix(_FILE)))
-    source = open_source(address)
-    tell = getattr(source, "address", None)
-    if tell is None or not isinstance(source, Named):
-        raise ConfigError(f"{address} cannot be mounted: it has no names for what is in it")
-    begin = len(source.name.rstrip("/")) + 1
-    return Listed(source, [tell(number)[begin:] for number in range(len(source))])
+    if "://" not in address:
+        return _listed_folder(os.path.abspath(address))
+    if scheme_of(address) == "file":
+        return _listed_folder(local_path(address))
+    source = Objects(address if has_magic(address) else f"{address.rstrip('/')}/**")
+    begin = len(source.name) + 1
+    return Listed(source, [source.address(number)[begin:] for number in range(len(source))])
 
 
 def _listed_folder(folder: str) -> Listed:

@@ -1,4 +1,4 @@
-"""From what a user writes to a source: a folder, a glob, shards, a list.
+"""From what a user writes to a source: a folder, a glob, shards, a list; of files, or of objects in a store.
 
 Nothing is guessed: what could be meant in two ways is an error that says what to write instead.
 """
@@ -11,19 +11,25 @@ from collections.abc import Sequence
 from typing import cast
 
 from stoker.errors import ConfigError
+from stoker.source.addresses import has_magic, local_path, parse, scheme_of
 from stoker.source.files import Files
+from stoker.source.objects import Objects, pattern_matches
 from stoker.source.paths import PathLike, listed, matched
 from stoker.source.reading import Source
 from stoker.source.tar import TarShards
 from stoker.source.tar_index import SUFFIX
+from stoker.source.tar_objects import TarObjects
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 _SHARD = re.compile(r".*\.(tar|tar\.(gz|bz2|xz|zst)|tgz)", re.DOTALL | re.IGNORECASE)
-_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://|pipe:")
 _PATTERN = re.compile(r"[*?\[{]")
 _EACH_FILE = "stoker.source.files.Files(...) to have each file as a sample"
-_FORMS = "a folder, a glob, a .tar file, 'shard-{000..012}.tar', a list of files or shards, or a source"
+_EACH_OBJECT = "stoker.source.objects.Objects(...) to have each object as a sample"
+_FORMS = (
+    "a folder, a glob, a .tar file, 'shard-{000..012}.tar', a list of files or shards, the same in s3://, gs://, az:// or"
+    " https://, or a source"
+)
 
 
 def open_source(where: Source | PathLike | Sequence[PathLike]) -> Source:
@@ -36,7 +42,15 @@ def open_source(where: Source | PathLike | Sequence[PathLike]) -> Source:
         raise ConfigError(f"a source is {_FORMS}, not {where!r:.200}")
     if not where:
         raise ConfigError("no samples: the list of paths is empty")
-    return _open_files([path for entry in where for path in _each(os.fspath(entry))])
+    entries = [_of_file_address(os.fspath(entry)) for entry in where]
+    addressed = [scheme_of(entry) is not None for entry in entries]
+    if any(addressed):
+        if not all(addressed):
+            raise ConfigError(
+                f"both {entries[addressed.index(True)]!r} and {entries[addressed.index(False)]!r} are meant: give one kind"
+            )
+        return _open_objects([each for entry in entries for each in expand_braces(entry)])
+    return _open_files([path for entry in entries for path in _each(entry)])
 
 
 def expand_braces(text: str) -> list[str]:
@@ -56,7 +70,9 @@ def _choices(inside: str) -> list[str]:
 
 
 def _open_one(where: str) -> Source:
-    where = os.path.expanduser(where)
+    where = os.path.expanduser(_of_file_address(where))
+    if scheme_of(where) is not None:
+        return _open_objects(expand_braces(where))
     if os.path.isdir(where):
         return _open_folder(where)
     paths = _each(where)
@@ -66,11 +82,46 @@ def _open_one(where: str) -> Source:
 def _each(where: str) -> list[str]:
     """What a path or pattern stands for. A plain path is not looked at: there may be a million of them."""
     where = os.path.expanduser(where)
-    if _ADDRESS.match(where):
-        raise ConfigError(f"{where!r} is an address, and samples are read from file systems of this host: mount or copy it")
     if not _PATTERN.search(where) or os.path.exists(where):
         return [where]
     return [path for each in expand_braces(where) for path in (matched(each) if glob.has_magic(each) else [each])]
+
+
+def _of_file_address(where: str) -> str:
+    return local_path(where) if scheme_of(where) == "file" else where
+
+
+def _open_objects(addresses: list[str]) -> Source:
+    """Objects by address, folder or pattern. Shards are those that are named so."""
+    named = [parse(each) for each in addresses]
+    shards = [each for each in named if _SHARD.fullmatch(each.key)]
+    if len(shards) == len(named):
+        return TarObjects(
+            [str(found) for each in named for found in (pattern_matches(each) if has_magic(each.key) else [each])]
+        )
+    if shards:
+        other = next(each for each in named if each not in shards)
+        raise ConfigError(
+            f"both shards ({shards[0]}) and other objects ({other}) are meant: give one kind, or {_EACH_OBJECT}"
+        )
+    if len(named) > 1:
+        return Objects(addresses)
+    return _shards_or_objects(Objects(addresses[0]))
+
+
+def _shards_or_objects(objects: Objects) -> Source:
+    """What lies in a folder may be shards."""
+    addresses = [objects.address(number) for number in range(len(objects))] if objects.classes is None else []
+    shards = [each for each in addresses if _SHARD.fullmatch(each)]
+    if not shards:
+        return objects
+    others = [each for each in addresses if not _SHARD.fullmatch(each) and not each.endswith(SUFFIX)]
+    if others:
+        raise ConfigError(
+            f"{objects.name} has both shards and others, {others[0]!r} among them: write {objects.name + '/*.tar'!r} for"
+            f" the shards, or {_EACH_OBJECT}"
+        )
+    return TarObjects(shards)
 
 
 def _open_files(paths: list[str]) -> Source:

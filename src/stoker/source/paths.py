@@ -35,7 +35,11 @@ class Paths(Sequence[str]):
 
     def encoded(self, number: int) -> bytes:
         """One path, as the system calls take it; not checked."""
-        return self.folder + self.joined[self.bounds[number] : self.bounds[number + 1]]
+        return self.folder + self.name(number)
+
+    def name(self, number: int) -> bytes:
+        """One path below the folder that all share."""
+        return self.joined[self.bounds[number] : self.bounds[number + 1]]
 
     def __len__(self) -> int:
         return len(self.bounds) - 1

@@ -42,7 +42,7 @@ class TarShards:
         self.member = member.lower().lstrip(".") if member is not None else None
         self.name = common_folder(self.paths).rstrip("/") or "/"
         indices = [index_of(path) for path in self.paths]
-        ranges = [_ranges(path, index, self.member) for path, index in zip(self.paths, indices, strict=True)]
+        ranges = [ranges_of(path, index, self.member) for path, index in zip(self.paths, indices, strict=True)]
         self._stamps = [index.stamp for index in indices]
         self._digests = [index.digest for index in indices]
         self._firsts = list(itertools.accumulate(map(len, indices), initial=0))
@@ -217,7 +217,8 @@ def _extended(records: bytes, name: str | None, size: int | None) -> tuple[str |
     return name, size
 
 
-def _ranges(path: str, index: ShardIndex, member: str | None) -> tuple[Numbers, Numbers]:
+def ranges_of(path: str, index: ShardIndex, member: str | None) -> tuple[Numbers, Numbers]:
+    """Offset and length of each sample, or of its member with this extension."""
     if member is None:
         return index.starts, index.ends - index.starts
     try:

@@ -45,7 +45,7 @@ _COLUMNS = 7
 _DIGEST = 16
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 _COMPRESSED = {b"\x1f\x8b": "gunzip", b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd"}
-_DAMAGE = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError)
+DAMAGE = (tarfile.TarError, ValueError, OverflowError, EOFError, RecursionError)
 
 
 class Stamp(NamedTuple):
@@ -132,15 +132,15 @@ def index_of(path: str) -> ShardIndex:
                 return stored
             adopted = _adopted(path, stored)
             if adopted is not None:
-                _store(path, _to_bytes(adopted))
+                _store(path, index_bytes(adopted))
                 return adopted
     try:
         index = retried(partial(_make, path), path)
     except ConfigError:
         raise
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise SourceError(f"the shard {path} is damaged or no tar file: {error}") from error
-    _store(path, _to_bytes(index))
+    _store(path, index_bytes(index))
     return index
 
 
@@ -151,7 +151,7 @@ def _read(place: str, stamp: Stamp) -> ShardIndex | None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _longest(stamp.size):
             return None
-        stored = _of_bytes(file.read())
+        stored = index_of_bytes(file.read())
     return stored if stored is not None and stored.stamp.may_be(stamp) else None
 
 
@@ -187,21 +187,20 @@ def _make(path: str) -> ShardIndex:
         for _ in range(_TRIES):
             file.seek(0)
             stamp = Stamp.of(os.fstat(file.fileno()))
-            start = file.read(BLOCK)
-            for magic, command in _COMPRESSED.items():
-                if start.startswith(magic):
-                    raise ConfigError(
-                        f"the shard {path} is compressed, so its samples have no place of their own: {command} it"
-                    )
-            file.seek(0)
-            index = _indexed(path, stamp, file)
+            index = indexed(path, stamp, file)
             index = replace(index, digest=_digest(file.fileno(), index))
             if Stamp.of(os.fstat(file.fileno())) == stamp:
                 return index
     raise tarfile.ReadError("it was changed while it was read")
 
 
-def _indexed(path: str, stamp: Stamp, file: IO[bytes]) -> ShardIndex:
+def indexed(path: str, stamp: Stamp, file: IO[bytes]) -> ShardIndex:
+    """The index of a shard that is read from its beginning to its end; `digest` is left to the caller."""
+    start = file.read(BLOCK)
+    for magic, command in _COMPRESSED.items():
+        if start.startswith(magic):
+            raise ConfigError(f"the shard {path} is compressed, so its samples have no place of their own: {command} it")
+    file.seek(0)
     names: dict[str, int] = {}
     extensions: dict[str, int] = {}
     starts: list[int] = []
@@ -266,7 +265,8 @@ def _members(path: str, file: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, tupl
                 raise tarfile.ReadError("something follows its end mark: join archives with 'tar --concatenate'")
 
 
-def _to_bytes(index: ShardIndex) -> bytes:
+def index_bytes(index: ShardIndex) -> bytes:
+    """An index as it is stored."""
     numbers = np.concatenate(
         [index.starts, index.ends, index.firsts, index.name_bounds, index.offsets, index.lengths, index.kinds]
     ).astype("<i8")
@@ -276,7 +276,7 @@ def _to_bytes(index: ShardIndex) -> bytes:
     return _HEADER.pack(_MAGIC, *index.stamp, index.digest, *counts, zlib.crc32(body)) + body
 
 
-def _of_bytes(stored: bytes) -> ShardIndex | None:
+def index_of_bytes(stored: bytes) -> ShardIndex | None:
     """Read an index; None if it is not one that we wrote."""
     if len(stored) < _HEADER.size:
         return None
