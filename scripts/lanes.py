@@ -7,6 +7,7 @@ other, those first that take long. What they print is shown when they have ended
 so that none sees the others' caches, groups and loaders. That takes root; without it there is one lane.
 """
 
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +59,8 @@ def run(command: list[str]) -> "subprocess.CompletedProcess[bytes]":
 
 def main(arguments: list[str]) -> int:
     """Run everything. Returns how many commands failed."""
+    # What a shell starts in the background ignores Ctrl-C, and so do its children: tests of Ctrl-C would fail.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Some machines forbid Python to keep what it compiles: then each of many hundred processes would compile Stoker anew.
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "tests"], check=True)
     is_apart = can_be_apart()

@@ -1,11 +1,9 @@
 """A loader in a group: its seat, its workers, and the iterator that copies what the group has staged."""
 
-import contextlib
 import errno
 import hashlib
 import os
 import queue
-import signal
 import sys
 import threading
 import warnings
@@ -25,22 +23,19 @@ from stoker.feed.progress import is_batched
 from stoker.feed.publishing import script_name
 from stoker.feed.route import recognise
 from stoker.group.answers import EpochOver, Task
-from stoker.group.door import leave, no_room
+from stoker.group.door import no_room
 from stoker.group.records import Point, StagedBatch
 from stoker.group.seat import GroupStats, Patience, Seat
-from stoker.group.staging import Address, Staging, default_bytes
+from stoker.group.staging import default_bytes
 from stoker.host.cores import usable_cores
-from stoker.host.parent import end_with_parent
-from stoker.internals.names import ExceptionWrapper
 from stoker.pool.crew import ProcessCrew, ThreadCrew
 from stoker.pool.maker import Maker, PositionMaker
-from stoker.pool.serving import Duty, do, itself, serve
-from stoker.pool.table import Orders, Samples, TableExchange, portable, raise_portable, staged
-from stoker.pool.worker import are_forked, leave_inherited
+from stoker.pool.members import ProcessServing, ThreadServing, always, where
+from stoker.pool.serving import Duty, do, itself
+from stoker.pool.table import Orders, Samples, TableExchange, raise_portable, staged
+from stoker.pool.worker import are_forked
 from stoker.slots.context import interrupts_held
-from stoker.tensor.caching import Caching
 from stoker.tensor.seeding import Positions
-from stoker.tensor.worker_info import shown
 
 _TELL_AFTER_S = 30.0
 
@@ -80,7 +75,7 @@ class Membership:
         if threads:
             stopped = threading.Event()
             self._failures = queue.SimpleQueue()
-            serving = _ThreadServing(duty, self.seat.staging, orders, loader.caching, self._failures, stopped.is_set)
+            serving = ThreadServing(duty, self.seat.staging, orders, loader.caching, self._failures, stopped.is_set)
 
             def stop() -> None:
                 self.seat.retire()
@@ -95,7 +90,7 @@ class Membership:
             if error.errno != errno.ENOSPC:  # for Python's semaphores, which are in /dev/shm
                 raise
             raise no_room(loader.group) from None
-        work = _ProcessServing(duty, self.seat.address, orders, loader.caching, self._failures, forked=are_forked(context))
+        work = ProcessServing(duty, self.seat.address, orders, loader.caching, self._failures, forked=are_forked(context))
         with interrupts_held():
             workers = [context.Process(target=work, args=(number,), daemon=True) for number in range(loader.num_workers)]
             for worker in workers:
@@ -111,12 +106,12 @@ class Membership:
         """Do a task that this process has claimed, because it has no workers."""
         if self._here is None:
             orders = Orders(recognise(loader, loader.seed).at)
-            exchange = TableExchange(self.seat.staging, orders, loader.caching, _always)
+            exchange = TableExchange(self.seat.staging, orders, loader.caching, always)
             self._here = _group_maker(loader, threads=False), exchange
         maker, exchange = self._here
         given = exchange.work(task)
         if given is not None:
-            do(maker, _where(), exchange, exchange, *given)
+            do(maker, where(), exchange, exchange, *given)
 
     def check(self) -> None:
         """Raise the error of a worker that could not stage it."""
@@ -145,84 +140,6 @@ def _group_maker(loader: Any, *, threads: bool) -> Maker:
     positions = Positions(loader.dataset, loader.seed, threads=threads, draws=True)
     collate = Samples if loader.collate_fn is torch.utils.data.default_collate else loader.collate_fn
     return PositionMaker(positions, collate, batched=is_batched(loader), stacks=False)
-
-
-def _always() -> bool:
-    return True
-
-
-def _where() -> str:
-    return f"in a worker of pid {os.getppid()}, pid {os.getpid()}"
-
-
-def _serve(duty: Duty, worker: int, staging: Staging, exchange: TableExchange) -> None:
-    maker = duty.begin_or_raise(worker)
-    with staging.table.change() as group:
-        if staging.member not in group.members:
-            return
-        group.add_worker(staging.member, staging.process)
-    serve(maker, _where(), exchange, exchange)
-
-
-class _ThreadServing:
-    """What a worker thread of a group's member does."""
-
-    def __init__(
-        self, duty: Duty, staging: Staging, orders: Orders, caching: Caching, failures: Any, stopped: Callable[[], bool]
-    ) -> None:
-        self._duty, self._staging, self._orders, self._caching = duty, staging, orders, caching
-        self._failures, self._stopped = failures, stopped
-
-    def __call__(self, worker: int) -> None:
-        """Prepare batches until the crew stops this thread."""
-        exchange = TableExchange(self._staging, self._orders, self._caching, lambda: not self._stopped())
-        try:
-            with self._caching.active(), shown(self._duty.info(worker)):
-                _serve(self._duty, worker, self._staging, exchange)
-        except Exception:
-            if not self._stopped():
-                self._failures.put(portable(ExceptionWrapper(where=_where())))
-
-
-class _ProcessServing:
-    """What a worker process of a group's member does. It is sent there."""
-
-    def __init__(
-        self, duty: Duty, address: Address, orders: Orders, caching: Caching, failures: Any, *, forked: bool
-    ) -> None:
-        self._duty, self._address, self._orders, self._caching = duty, address, orders, caching
-        self._failures = failures
-        self._forked = forked
-
-    def __call__(self, worker: int) -> None:
-        """Prepare batches until the member leaves or its training process ends."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the training process is interrupted too, and reports it
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        if self._forked:
-            leave_inherited()
-        self._duty.become_worker(worker)
-        try:
-            staging = Staging(self._address)
-        except OSError:
-            return  # the training process has gone
-        leaving = threading.Event()
-        end_with_parent(lambda: _take_leave(staging, leaving))
-        try:
-            self._caching.begin()
-            _serve(self._duty, worker, staging, TableExchange(staging, self._orders, self._caching, _always))
-        except Exception:
-            self._failures.put(portable(ExceptionWrapper(where=_where())))
-            raise SystemExit(1) from None
-        finally:
-            if leaving.is_set():  # the member is out of the table, its files may not be gone: that thread ends the process
-                threading.Event().wait()
-
-
-def _take_leave(staging: Staging, leaving: threading.Event) -> None:
-    """Remove a member whose training process is dead, with the files it left."""
-    leaving.set()
-    with contextlib.suppress(Exception):
-        leave(staging)
 
 
 class GroupIter(MapIter):
