@@ -2,15 +2,20 @@
 
 All run in turns in one process, so that they meet the same machine. `--batch`, `--workers`, `--seconds` for one turn.
 With `--state 100MB` the question is another: how long `state_dict()` takes where each worker has such a state, and how much
-shared memory there is at most.
+shared memory there is at most. With `--checkpoint`, too: how much longer than others the iterations of a script under
+`stoker run --checkpoint` are in which one is taken.
 """
 
 import argparse
 import json
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,6 +77,37 @@ def heavy(size: int, options: dict[str, Any]) -> dict[str, Any]:
     return {"state_dict_s": {"median": statistics.median(took), "longest": max(took)}, "shared_mb": most // 1_000_000}
 
 
+SCRIPT = """
+import json, sys, time, torch
+sys.path.insert(0, sys.argv[1])
+from streams import HeavyStream
+from torchdata.stateful_dataloader import StatefulDataLoader
+model = torch.nn.Linear(768, 1)
+optimizer, took = torch.optim.SGD(model.parameters(), lr=0.0), []
+loader = iter(StatefulDataLoader(HeavyStream(int(sys.argv[2])), batch_size=32, num_workers=int(sys.argv[3])))
+for step in range(80):
+    began = time.perf_counter()
+    batch = next(loader)
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+    time.sleep(0.2)
+    took.append(time.perf_counter() - began)
+took = sorted(took[2:])
+print(json.dumps({"median": took[len(took) // 2], "longest": took[-4:]}))
+"""
+
+
+def checkpointed(size: int, workers: int) -> dict[str, Any]:
+    """What a checkpoint adds to an iteration of 0.2 s: the longest four of 78, seven of which take one."""
+    with tempfile.TemporaryDirectory() as folder:
+        (script := Path(folder, "train.py")).write_text(SCRIPT)
+        run = [sys.executable, "-m", "stoker", "run", "--checkpoint", f"{folder}/checkpoints", "--checkpoint-every", "10"]
+        command = [*run, str(script), str(Path(__file__).parent), str(size), str(workers)]
+        ran = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return {"checkpoint_adds_s": [round(longest - ran["median"], 3) for longest in ran["longest"]]}
+
+
 def _shared() -> int:
     with open("/proc/meminfo") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Shmem:"))
@@ -96,11 +132,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--state", type=parse_bytes, metavar="SIZE", help="of each worker's state")
+    parser.add_argument("--checkpoint", action="store_true", help="with --state: under `stoker run --checkpoint`")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     options: dict[str, Any] = {"batch_size": args.batch, "num_workers": args.workers}
     if args.state is not None:
-        print(json.dumps({"question": "large states of streams", "bytes": args.state, **heavy(args.state, options)}))
+        found = checkpointed(args.state, args.workers) if args.checkpoint else heavy(args.state, options)
+        print(json.dumps({"question": "large states of streams", "bytes": args.state, **found}))
         return
     from torchdata.stateful_dataloader import StatefulDataLoader
 

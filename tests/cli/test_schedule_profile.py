@@ -5,9 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.tries import in_some_try
+
 from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
-from tests.tries import in_some_try
 
 SCRIPT = """
 import time

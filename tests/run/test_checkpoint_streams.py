@@ -13,7 +13,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 class Stream(IterableDataset):
-    def __init__(self):
+    def __init__(self, is_large):
+        self.is_large = is_large
         self.place, self.draws, self.loaded = 0, torch.Generator(), False
     def __iter__(self):
         info = get_worker_info()
@@ -29,20 +30,23 @@ class Stream(IterableDataset):
                 file.write(f"{number}\\n")
             yield torch.rand(8, generator=self.draws) + number, number % 3
     def state_dict(self):
-        return {"place": self.place, "draws": self.draws.get_state()}
+        large = {"bytes": bytes([self.place]) * 70000, "tensor": torch.full((40000,), self.place)} if self.is_large else {}
+        return {"place": self.place, "draws": self.draws.get_state(), **large}
     def load_state_dict(self, state):
         self.place, self.loaded = state["place"], True
         self.draws.set_state(state["draws"])
+        if self.is_large:
+            assert state["bytes"] == bytes([self.place]) * 70000 and state["tensor"].eq(self.place).all()
 
-def main(workers, epochs):
+def main(workers, epochs, is_large):
     model = network()
-    loader = StatefulDataLoader(Stream(), batch_size=5, num_workers=workers)
+    loader = StatefulDataLoader(Stream(is_large), batch_size=5, num_workers=workers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for epoch in range(epochs):
         for batch, (x, y) in enumerate(loader):
             print(f"epoch {epoch} batch {batch} loss {train(model, optimizer, x, y).hex()}", flush=True)
 
-main(int(sys.argv[1]), 3)
+main(int(sys.argv[1]), 3, len(sys.argv) > 2)
 """
 )
 
@@ -53,3 +57,11 @@ def test_a_stream_goes_on_from_its_state(workers: int, starter: Starter, tmp_pat
     script.check_restarts("epoch 0 batch 8", "epoch 2 batch 7")
     read = len((tmp_path / "read.txt").read_text().splitlines())
     assert read < 3 * 60 + 2 * 8 * 5  # what was under way, and what came after a checkpoint; not the epoch's beginning
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_large_states_are_saved_as_they_are(workers: int, starter: Starter, tmp_path: Path) -> None:
+    script = Script(starter, tmp_path, STREAM, workers, "large")
+    script.check_restarts("epoch 1 batch 5")
+    manifests = list(script.checkpoints.glob("*-*.json"))
+    assert manifests and all(path.stat().st_size < 70000 for path in manifests)

@@ -45,15 +45,16 @@ def is_torchdatas(state: Any) -> bool:
     return isinstance(state, dict) and "_iterator_finished" in state and ("_snapshot" in state or "fetcher_state" in state)
 
 
-def check_workers(part: dict[str, Any] | None, workers: int) -> None:
+def check_workers(part: dict[str, Any] | None, workers: int, *, is_fresh: bool = False) -> None:
     """Refuse states of workers that there are not: what each has read of a stream, no other can know."""
     if part is None or "states" not in part or part["workers"] == workers:
         return
     theirs = part["workers"]
+    later = "" if is_fresh else ", and change the number when the epoch is over"
     raise ConfigError(
         f"the state was saved with num_workers={theirs}, and this loader has num_workers={workers}: each worker's stream "
-        f"goes on from a state of its own. Make the loader with num_workers={theirs}, and change the number when the epoch "
-        "is over; or begin the epoch anew, without this state"
+        f"goes on from a state of its own. Make the loader with num_workers={theirs}{later}; or begin the epoch anew, "
+        "without this state"
     )
 
 
@@ -61,7 +62,7 @@ def resuming_of(part: dict[str, Any] | None, workers: int, generator: Any, *, is
     """Read the part of a loader's state that is about states of others."""
     if part is None:
         return Resuming(generator=generator)
-    check_workers(part, workers)
+    check_workers(part, workers, is_fresh=is_fresh)
     starts = [
         Start(s["batches"], s["since"], s["ended"], is_fresh, s.get("dataset"), s.get("iterator"))
         for s in part.get("states", ())

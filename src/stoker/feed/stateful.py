@@ -18,7 +18,9 @@ from stoker.feed.positions import ArrivedState, InlinePosition, WorkersPosition
 from stoker.feed.progress import Progress
 from stoker.feed.resuming import NOTHING, Resuming
 from stoker.feed.sampled import Sampled
+from stoker.feed.view import LoaderView
 from stoker.pool.processes import LoaderSlots
+from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import Start
 from stoker.pool.stateful import StatefulBeginning, is_stateful, restore_dataset, restore_iterator, say_passed
 from stoker.pool.work import Made
@@ -53,10 +55,11 @@ class _StatefulInline:
         drawn = torch.get_rng_state()
         if resuming.generator is not None:
             torch.set_rng_state(resuming.generator)
-        restore_dataset(loader.dataset, start)
+        dataset, start = for_one_epoch(loader.dataset, start)
+        restore_dataset(dataset, start)
         restored = torch.get_rng_state()
         torch.set_rng_state(drawn)
-        super().__init__(loader)  # type: ignore[call-arg]
+        super().__init__(loader if dataset is loader.dataset else LoaderView(loader, dataset=dataset))  # type: ignore[call-arg]
         sampled = Sampled.of(loader)
         if sampled is not None:
             self._sampler_iter = sampled.begin(resuming.sampler, is_fresh=resuming.is_fresh)

@@ -21,6 +21,8 @@ from stoker.internals import worker_info
 from stoker.internals.names import DatasetKind, create_fetchers_by
 from stoker.meter import now
 from stoker.pool.filling import one_reader
+from stoker.pool.huggingface import loses_its_buffer
+from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import Start
 from stoker.pool.work import Made, Report
 from stoker.pool.worker import Beginning, SlotRoom
@@ -47,20 +49,7 @@ class Asked(NamedTuple):
 def is_stateful(thing: object) -> bool:
     """Whether something can be asked for its state, and the state is all that is needed."""
     has_methods = callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
-    return has_methods and not _loses_its_buffer(thing)
-
-
-def _loses_its_buffer(thing: object) -> bool:
-    """Whether a stream of Hugging Face's is shuffled: what is in its buffer is not in its state, and would be lost."""
-    if not type(thing).__module__.startswith("datasets."):
-        return False
-    found = [getattr(thing, "_ex_iterable", None)]
-    for part in found:
-        if type(part).__name__ == "BufferShuffledExamplesIterable":
-            return True
-        within = [getattr(part, "ex_iterable", None), *getattr(part, "ex_iterables", ())]
-        found += [inner for inner in within if inner is not None]
-    return False
+    return has_methods and not loses_its_buffer(thing)
 
 
 def ask(fetcher: Any, *, is_over: bool = False) -> Asked:
@@ -202,13 +191,12 @@ class StatefulBeginning(Beginning):
 
     def _create(self, make: Callable[..., Any], kind: int, dataset: Any, *rest: Any) -> Any:
         self._generation += 1
-        start = self._starts[self._number] if self._starts is not None and self._generation == 1 else None
+        start = self._starts[self._number] if self._starts is not None and self._generation == 1 else Start()
         try:
-            if start is not None:
-                restore_dataset(dataset, start)
+            dataset, start = for_one_epoch(dataset, start)
+            restore_dataset(dataset, start)
             fetcher = make(kind, dataset, *rest)
-            if start is not None:
-                restore_iterator(fetcher, start, say_passed(f"worker {self._number}"))
+            restore_iterator(fetcher, start, say_passed(f"worker {self._number}"))
         except Exception:
             self._tell(Report.BEGUN, None)  # the error itself takes the place of a batch
             raise

@@ -17,6 +17,7 @@ from stoker.internals.names import DatasetKind, WorkerInfo
 from stoker.meter import now
 from stoker.pool.maker import CountingCollate, Room
 from stoker.pool.serving import Duty
+from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import Start
 from stoker.pool.stateful import (
     INLINE_BYTES,
@@ -120,20 +121,19 @@ class StatefulMaker:
 
     def _begin(self, epoch: int) -> None:
         common, self._epoch, self._batches = self._common, epoch, None
-        start = common.starts[self._number] if common.starts and epoch == 1 else None
+        start = common.starts[self._number] if common.starts and epoch == 1 else Start()
         tell = partial(_tell, common.tell, self._number, epoch)
         try:
-            if start is not None:
-                restore_dataset(self._dataset, start)
+            dataset, start = for_one_epoch(self._dataset, start)
+            restore_dataset(dataset, start)
             collate = CountingCollate(common.collate_fn, batched=common.batched, batch_size=common.batch_size)
-            fetcher = DatasetKind.create_fetcher(self._kind, self._dataset, common.batched, collate, common.drop_last)
-            if start is not None:
-                restore_iterator(fetcher, start, say_passed(f"worker thread {self._number}"))
+            fetcher = DatasetKind.create_fetcher(self._kind, dataset, common.batched, collate, common.drop_last)
+            restore_iterator(fetcher, start, say_passed(f"worker thread {self._number}"))
         except Exception:
             tell(Report.BEGUN, None)  # the error itself takes the place of a batch
             raise
         self._batches = self._fetching = _IntoRoom(fetcher, collate)
-        if is_stateful(self._dataset) or is_stateful(getattr(fetcher, "dataset_iter", None)):
+        if is_stateful(dataset) or is_stateful(getattr(fetcher, "dataset_iter", None)):
             every = common.every if self._kind == DatasetKind.Iterable else 1
             self._fetching = Fetching(self._batches, self._writer, tell, every)
         else:

@@ -51,6 +51,27 @@ def shown(info: Any) -> Iterator[None]:
                 worker_info.answer_as_torch()
 
 
+@contextlib.contextmanager
+def answered(info: Any) -> Iterator[None]:
+    """Within this, `get_worker_info()` gives `info` here, whatever it gives otherwise: in a worker or in none."""
+    before, of_process = getattr(_own, "info", None), worker_info.of_process()
+    if before is not None:
+        _own.info = info
+        try:
+            yield
+        finally:
+            _own.info = before
+    elif of_process is not None:
+        worker_info.set_of_process(info)
+        try:
+            yield
+        finally:
+            worker_info.set_of_process(of_process)
+    else:
+        with shown(info):
+            yield
+
+
 def show_dataset(dataset: Any) -> None:
     """In a worker, process or thread: show user code another dataset than the one that torch's fetcher has."""
     if getattr(_own, "info", None) is not None:

@@ -18,7 +18,7 @@ from stoker.feed.foretold import obstacle_to_reuse
 from stoker.feed.hooks import HOOKS
 from stoker.feed.options import Options, is_enabled, is_wanted
 from stoker.feed.progress import Progress, Route, TorchRoute
-from stoker.feed.resuming import NOTHING, check_workers, checked_interval, is_torchdatas, resuming_of
+from stoker.feed.resuming import NOTHING, checked_interval, is_torchdatas, resuming_of
 from stoker.internals import expected
 from stoker.meter import LoaderStats, Meter
 from stoker.plan import Plan
@@ -247,7 +247,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
                 from stoker.feed.torchdata import adopted
 
                 state = adopted(state, self, {"seed": self.seed, **self._route().describe()})
-            check_workers(state.get("streams"), self.num_workers)
+            from stoker.feed.dealing import fitted
+
+            state = fitted(state, self)
         self._progress.load(state, self._route(), self.seed)
         if not self._by_position:
             self._iterator = None  # persistent workers have gone on from elsewhere

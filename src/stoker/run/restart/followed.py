@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from stoker.checkpoint.snapshot import generator_states, generators, set_generators
 from stoker.order import length_of
-from stoker.run.restart.record import LoaderRecord, written
+from stoker.run.restart.contents import written
+from stoker.run.restart.record import LoaderRecord
 from stoker.run.restart.rounds import Rounds
 
 _MOST_AHEAD = 16

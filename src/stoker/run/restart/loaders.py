@@ -14,10 +14,11 @@ import torch
 
 from stoker.feed.progress import generator_text, own_generator, set_generator
 from stoker.order import length_of
+from stoker.run.restart.contents import written
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.lookahead import Lookahead
 from stoker.run.restart.loops import Surroundings
-from stoker.run.restart.record import LoaderRecord, Position, written
+from stoker.run.restart.record import LoaderRecord, Position
 from stoker.run.restart.rounds import Rounds, watch_rounds
 
 NOW_AND_THEN = "a loader is read before some updates and not before others, and would begin anew"

@@ -3,12 +3,10 @@
 This is read before the script is started, too, so nothing here needs torch.
 """
 
-import base64
 import contextlib
 import json
 import os
-import pickle
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +66,7 @@ class Position:
         return {
             "command": list(self.command),
             "updates": self.updates,
-            "loaders": {key: asdict(loader) for key, loader in self.loaders.items()},
+            "loaders": {key: _values(loader) for key, loader in self.loaders.items()},
             "trains": list(self.trains),
             "around": self.around.values(),
             "is_past": self.is_past,
@@ -96,16 +94,20 @@ class Position:
         return max(self.loaders[key].epochs for key in self.trains) - 1 + self.is_past
 
 
-def written(state: dict[str, Any]) -> dict[str, Any]:
-    """A loader's state in plain values: what datasets and samplers gave may hold anything, and becomes text."""
-    others = state.get("streams")
-    return state if others is None else {**state, "streams": base64.b64encode(pickle.dumps(others, 5)).decode()}
+def _values(loader: LoaderRecord) -> dict[str, Any]:
+    return {each.name: getattr(loader, each.name) for each in fields(loader)}  # not `asdict`, which copies large states
 
 
-def read(state: dict[str, Any]) -> dict[str, Any]:
-    """Undo `written`. The directory belongs to this user, and what is in it was verified."""
-    others = state.get("streams")
-    return {**state, "streams": pickle.loads(base64.b64decode(others))} if isinstance(others, str) else state
+def without_contents(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a position as they are read before torch is there: without what is large in the loaders' states."""
+    return {**values, "loaders": {key: _light(one) for key, one in values["loaders"].items()}}
+
+
+def _light(loader: dict[str, Any]) -> dict[str, Any]:
+    others = (loader["state"] or {}).get("streams")
+    if others is None:
+        return loader
+    return {**loader, "state": {**loader["state"], "streams": {**others, "large": [None] * len(others["large"])}}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +154,7 @@ def _position_in(document: Any) -> Position | None:
     """Where a script was, from its checkpoint; None if a framework's callback wrote it, which finds the way itself."""
     parts = document["stateful"]
     try:
-        return Position.of_values(decode(parts[PART], _no_leaf)) if PART in parts else None
+        return Position.of_values(decode(parts[PART], _leave_out)) if PART in parts else None
     except (KeyError, TypeError) as error:
         raise CheckpointError("was written by another version of stoker: use another directory") from error
 
@@ -169,8 +171,8 @@ def _pairs(values: Any) -> tuple[tuple[int, str], ...]:
     return tuple((number, text) for number, text in values)
 
 
-def _no_leaf(described: Any) -> Any:
-    raise TypeError(f"a position holds no {described!r}")
+def _leave_out(described: Any) -> None:
+    """What is large is read when the run has come back."""
 
 
 def is_finished(directory: Path, command: list[str]) -> bool:

@@ -19,13 +19,22 @@ from stoker.feed.hooks import HOOKS
 from stoker.host import ranks
 from stoker.run.ending import has_failed, was_interrupted, watch_interrupts
 from stoker.run.restart.comeback import Comeback, EpochFate
+from stoker.run.restart.contents import read
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.frameworks import Frameworks
 from stoker.run.restart.loaders import Loaders
 from stoker.run.restart.loops import Surroundings, Surveyor, innermost
 from stoker.run.restart.obstacles import Obstacles
 from stoker.run.restart.parts import Parts
-from stoker.run.restart.record import PART, LoaderRecord, Position, loaders_of_values, mark_finished, newest, read
+from stoker.run.restart.record import (
+    PART,
+    LoaderRecord,
+    Position,
+    loaders_of_values,
+    mark_finished,
+    newest,
+    without_contents,
+)
 from stoker.run.restart.source import place_of
 from stoker.run.restart.updates import Updates
 from stoker.run.restart.words import refuse, say
@@ -294,7 +303,8 @@ class _Place:
         return self._watcher.position().values()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._watcher.check(Position.of_values(state))
+        self._watcher.check(Position.of_values(without_contents(state)))
+        self._watcher.expect(loaders_of_values(state["loaders"]))
 
     def rank_state(self) -> dict[str, Any]:
         """Loaders draw from generators of their own rank."""
