@@ -75,8 +75,20 @@ def epochs(loader: Any, count: int) -> list[tuple[int, int, int]]:
     return [(b[0] - a[0], b[1] - a[1], b[2] - a[2]) for a, b in itertools.pairwise(rows)]
 
 
-@pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "workers": "threads"}])
-@pytest.mark.parametrize("kind", [Files, lambda root: stoker.Dataset(str(root), first)])
+WORKERS: list[dict[str, Any]] = [
+    {"num_workers": 0},
+    {"num_workers": 2},
+    {"num_workers": 2, "workers": "threads"},
+    {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
+]
+
+
+def numbered(root: Path) -> Any:
+    return stoker.Dataset(str(root), first)
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("kind", [Files, numbered])
 def test_tiers_add_up_and_outlive_the_job(
     folder: Path, shelf_dir: Path, tmp_path: Path, kind: Callable[[Path], Any], workers: dict[str, Any]
 ) -> None:
