@@ -51,4 +51,5 @@ EXPORT = Extra("export", ("safetensors",), "safetensors", "an export as safetens
 OFFLOAD = Extra("offload", ("cloudpickle", "xxhash"), "cloudpickle and xxhash", "preparation on other hosts")
 RAY = Extra("ray", ("ray",), "Ray", "a Ray cluster that starts the workers")
 SCHEDULE = Extra("schedule", ("scipy",), "SciPy", "the mechanism opt")
-EXTRAS = (TORCH, CACHE, OBJECTS, TABLES, REPORT, EXPORT, OFFLOAD, RAY, SCHEDULE)
+MOUNT = Extra("mount", ("mfusepy",), "mfusepy", "a mounted folder")
+EXTRAS = (TORCH, CACHE, OBJECTS, TABLES, REPORT, EXPORT, OFFLOAD, RAY, SCHEDULE, MOUNT)

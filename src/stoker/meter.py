@@ -49,6 +49,8 @@ class LoaderStats:
     """Batches that workers of other ranks have made for this one."""
     read_ahead: int = 0
     """Samples among the misses that the reading process of the host had read before a worker asked for them."""
+    hits_disk: int = 0
+    """Samples among the hits that the disk tier gave, not memory."""
     hits_peer: int = 0
     """Samples that came from the caches of other hosts."""
     bytes_peer: int = 0
@@ -69,9 +71,9 @@ class LoaderStats:
     """The group that batches are shared with, if any."""
 
 
-Counts = tuple[int, int, int, int, float, int, str, int, int, int]
-"""Hits, misses, bytes from the cache and from storage, seconds spent fetching, faults, the first in words, read ahead, and
-items and bytes from other hosts."""
+Counts = tuple[int, int, int, int, float, int, str, int, int, int, int]
+"""Hits, misses, bytes from the cache and from storage, seconds spent fetching, faults, the first in words, read ahead,
+items and bytes from other hosts, and hits of the disk tier."""
 
 
 class Tally:
@@ -84,17 +86,18 @@ class Tally:
 
     def _clear(self) -> None:
         self._hits = self._misses = self._bytes_cache = self._bytes_storage = self._faults = self._ahead = 0
-        self._hits_peer = self._bytes_peer = 0
+        self._hits_peer = self._bytes_peer = self._hits_disk = 0
         self._fetch_s = 0.0
         self._fault = ""
 
     def __reduce__(self) -> tuple[type["Tally"], tuple[()]]:
         return Tally, ()  # another process counts for itself
 
-    def hit(self, size: int) -> None:
-        """An item came from the cache."""
+    def hit(self, size: int, *, is_on_disk: bool = False) -> None:
+        """An item came from the cache: from memory, or from the disk tier."""
         with self._lock:
             self._hits += 1
+            self._hits_disk += is_on_disk
             self._bytes_cache += size
 
     def miss(self, size: int, *, is_looked_for: bool = True) -> None:
@@ -135,8 +138,8 @@ class Tally:
         with self._lock:
             hits_misses = self._hits, self._misses
             bytes_from = self._bytes_cache, self._bytes_storage
-            from_peers = self._hits_peer, self._bytes_peer
-            counts = *hits_misses, *bytes_from, self._fetch_s, self._faults, self._fault, self._ahead, *from_peers
+            others = self._hits_peer, self._bytes_peer, self._hits_disk
+            counts = *hits_misses, *bytes_from, self._fetch_s, self._faults, self._fault, self._ahead, *others
             self._clear()
             return counts
 
@@ -161,7 +164,7 @@ class Meter:
         self.wait_s = self.prep_s = self.first_batch_s = 0.0
         self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
         self.fetch_s = 0.0
-        self.helped = self.remote = self.read_ahead = self.hits_peer = self.bytes_peer = 0
+        self.helped = self.remote = self.read_ahead = self.hits_disk = self.hits_peer = self.bytes_peer = 0
         self.remote_ratio, self.remote_part = 0.0, ""
         self.remote_workers = self.remote_wanted = self.remote_bytes = 0
         self.began_at = 0.0  # when the loader was first iterated
@@ -170,7 +173,8 @@ class Meter:
 
     def add(self, counts: Counts) -> None:
         """Add what a worker has counted since its last report."""
-        hits, misses, bytes_cache, bytes_storage, fetch_s, faults, fault, read_ahead, hits_peer, bytes_peer = counts
+        hits, misses, bytes_cache, bytes_storage, fetch_s, faults, fault, read_ahead, *others = counts
+        hits_peer, bytes_peer, hits_disk = others
         self.hits += hits
         self.misses += misses
         self.bytes_cache += bytes_cache
@@ -178,6 +182,7 @@ class Meter:
         self.fetch_s += fetch_s
         self.faults += faults
         self.read_ahead += read_ahead
+        self.hits_disk += hits_disk
         self.hits_peer += hits_peer
         self.bytes_peer += bytes_peer
         if fault and not self.has_warned:
@@ -207,6 +212,7 @@ class Meter:
             cache_faults=self.faults,
             helped=self.helped,
             read_ahead=self.read_ahead,
+            hits_disk=self.hits_disk,
             hits_peer=self.hits_peer,
             bytes_peer=self.bytes_peer,
             remote=self.remote,

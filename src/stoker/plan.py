@@ -11,6 +11,7 @@ capacity_bytes = 8000000000
 policy = "keep-first"      # or "reuse-distance", "lru"
 dir = "/mnt/nvme/cache"    # instead of tmpfs
 [tiers]
+disk = "/nvme:2TB"         # with a cache: what memory has no room for is kept in this folder, up to so much
 peers = "a:7001,b:7001"    # hosts whose caches are asked before storage, this one among them; or "auto"
 [share]
 group = "search-7"         # prepare batches once for all jobs of this name
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stoker.errors import ConfigError
+from stoker.units import parse_place
 
 READERS, MOST_READERS = 16, 64
 """Threads that read ahead on a host if nothing is said, and at most. They wait for storage, not for a core."""
@@ -50,7 +52,7 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "seed": ("seed", int),
     },
     "cache": {"capacity_bytes": ("cache_bytes", int), "policy": ("cache_policy", str), "dir": ("cache_dir", str)},
-    "tiers": {"peers": ("peers", str)},
+    "tiers": {"disk": ("cache_disk", str), "peers": ("peers", str)},
     "share": {"group": ("group", str)},
     "ranks": {"share": ("share_ranks", bool), "reading": ("readers", int), "move": ("move_readers", bool)},
     "offload": {
@@ -73,6 +75,7 @@ class Plan:
     cache_bytes: int | None = None
     cache_policy: str | None = None
     cache_dir: str | None = None
+    cache_disk: str | None = None
     peers: str | None = None
     group: str | None = None
     seed: int | None = None
@@ -129,6 +132,8 @@ class Plan:
             raise ConfigError("capacity_bytes must be 1 or more")
         if plan.cache_policy not in (None, *CACHE_POLICIES):
             raise ConfigError(f"the cache policy must be one of {', '.join(CACHE_POLICIES)}, not {plan.cache_policy!r}")
+        if plan.cache_disk is not None:
+            parse_place(plan.cache_disk, "disk in [tiers]")
         if plan.readers is not None and not 0 <= plan.readers <= MOST_READERS:
             raise ConfigError(f"reading must be from 0 to {MOST_READERS} threads")
         if plan.offload_ratio is not None and not 0 <= plan.offload_ratio <= 1:

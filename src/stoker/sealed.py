@@ -68,6 +68,11 @@ def unseal_block(key: bytes, sealed: memoryview, number: int) -> bytes:
     return block
 
 
+def check_block(key: bytes, block: Bytes, number: int, sums: Bytes) -> None:
+    """Check one block by the checksums of its payload. Raises ItemDamagedError."""
+    _check(block, key, number, memoryview(sums), 0)
+
+
 def _block(payload: memoryview, number: int) -> memoryview:
     return payload[number * BLOCK_BYTES : (number + 1) * BLOCK_BYTES]
 

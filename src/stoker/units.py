@@ -31,6 +31,14 @@ def parse_bytes(value: int | str, what: str = "a size") -> int:
     return size
 
 
+def parse_place(value: str, what: str = "a place") -> tuple[str, int]:
+    """A folder and a number of bytes, from DIR:SIZE."""
+    folder, colon, size = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    if not colon or not folder:
+        raise ConfigError(f"{what} is DIR:SIZE, such as '/nvme:2TB', not {value!r}")
+    return folder, parse_bytes(size, what)
+
+
 def parse_rate(value: str, what: str = "a rate") -> float:
     """Bytes per second."""
     if not value.endswith("/s"):

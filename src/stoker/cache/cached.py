@@ -8,20 +8,23 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from stoker.cache import inspection, staging, stores
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreStats
 from stoker.cache.shelf import Budget, CacheUse, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError
+from stoker.cache.tier import DiskTier
 from stoker.cache.wanted import Request, Ruling
 from stoker.host import forks
 from stoker.memory import Bytes
 from stoker.meter import Tally, now
 from stoker.sealed import ItemDamagedError
+
+T = TypeVar("T")
 
 _LOOK_EVERY = 256
 """After so many items a process checks whether the cache holds more than the budget of the jobs that are left."""
@@ -41,7 +44,7 @@ class _Open:
 
 
 class Cache:
-    """The cache of a name, for one job and its workers. A private cache is not shared, and ends with this job."""
+    """The cache of a name, for one job and its workers; `disk` is DIR:SIZE. A private one ends with this job."""
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Cache:
         directory: str | os.PathLike[str] | None = None,
         *,
         is_private: bool = False,
+        disk: str | None = None,
     ) -> None:
         self.name = name
         self.capacity_bytes = capacity_bytes
@@ -72,6 +76,7 @@ class Cache:
                 self.tally.fail(f"{self._membership.damage}. It is made anew")
         except OSError as error:
             self._give_up(error)
+        self.disk = None if disk is None else DiskTier.joined(name, disk, self.tally, is_private=is_private)
 
     def _give_up(self, error: OSError) -> None:
         """Stop using the cache: from now on everything comes from storage."""
@@ -106,15 +111,39 @@ class Cache:
 
     def size(self, key: bytes) -> int | None:
         """How many bytes an item has in the cache, if it is there."""
+        size = self._size_in_memory(key)
+        return self.disk.size(key) if size is None and self.disk is not None else size
+
+    def _size_in_memory(self, key: bytes) -> int | None:
+        return self._ask(lambda opened: opened.store.size(key), None)
+
+    def _ask(self, ask: Callable[[_Open], T], otherwise: T) -> T:
         opened = self._open()
         try:
-            return None if opened is None else opened.store.size(key)
+            return otherwise if opened is None else ask(opened)
         except OSError as error:
             self._give_up(error)
-            return None
+            return otherwise
 
-    def get(self, key: bytes) -> bytes | None:
+    def finds(self, key: bytes, size: int) -> bool:
+        """Whether an item of a size is in the cache. Then it is counted as a hit, and may be read by blocks."""
+        is_on_disk = self._size_in_memory(key) != size
+        if is_on_disk and (self.disk is None or self.disk.size(key) != size):
+            return False
+        self.count(key, size, is_on_disk=is_on_disk)
+        return True
+
+    def get(self, key: bytes) -> Bytes | None:
         """An item of the cache, counted as a hit; None if it is not there."""
+        near = self._get_from_memory(key)
+        found: Bytes | None = near
+        if near is None and self.disk is not None:
+            found = self.disk.get(key)
+        if found is not None:
+            self.count(key, len(found), is_on_disk=near is None)
+        return found
+
+    def _get_from_memory(self, key: bytes) -> bytes | None:
         opened = self._open()
         if opened is None:
             return None
@@ -122,23 +151,19 @@ class Cache:
             self._gets += 1
             if self._gets % _LOOK_EVERY == 0:
                 self._hold_to_budget(opened)
-            found = opened.store.get(key)
+            return opened.store.get(key)
         except OSError as error:
             self._give_up(error)
-            return None
         except ItemDamagedError:
             self._drop(key, opened)
-            return None
-        if found is not None:
-            self.count(key, len(found))
-        return found
+        return None
 
-    def count(self, key: bytes, size: int) -> None:
+    def count(self, key: bytes, size: int, *, is_on_disk: bool = False) -> None:
         """Count an item that was found: as a hit, unless it is only there because it was read ahead for this loader."""
         nearby = staging.current()
         brought = nearby.was_ahead(key) if nearby is not None else 0
         if not brought:
-            self.tally.hit(size)
+            self.tally.hit(size, is_on_disk=is_on_disk)
         else:
             self.tally.ahead(size, is_from_peer=bool(brought & staging.FROM_PEER))
 
@@ -169,7 +194,8 @@ class Cache:
         """One block of an item, if it is in the cache. It is not counted."""
         opened = self._open()
         try:
-            return None if opened is None else opened.store.get_block(key, number)
+            found = None if opened is None else opened.store.get_block(key, number)
+            return self.disk.get_block(key, number) if found is None and self.disk is not None else found
         except OSError as error:
             self._give_up(error)
         except ItemDamagedError:
@@ -181,23 +207,25 @@ class Cache:
         """Drop a damaged item. That makes room for it: it is read and kept again."""
         self.tally.fail(f"an item of the cache in {self.folder} is damaged")
         self._dropped.add(key)
+        self._put(opened, [], [key])
+
+    def _put(self, opened: _Open, items: Sequence[tuple[bytes, Bytes]], evicted: Sequence[bytes]) -> int:
+        """Keep items in memory, and forget others. Returns how many are kept. What fails is counted."""
         try:
-            opened.store.put([], opened.budget.bytes(), [key])
+            return opened.store.put(items, opened.budget.bytes(), evicted)
         except (StoreFullError, StoreBusyError) as trouble:
             self.tally.fail(str(trouble))
         except OSError as error:
             self._give_up(error)
+        return 0
 
     def room_bytes(self) -> int:
         """The longest item that there is room for now; less than 0 if nothing is kept."""
-        opened = self._open()
-        if opened is None:
-            return -1
-        try:
-            return opened.budget.bytes() - opened.store.payload_bytes()
-        except OSError as error:
-            self._give_up(error)
-            return -1
+        room = self._room_in_memory()
+        return room if self.disk is None else max(room, self.disk.room_bytes())
+
+    def _room_in_memory(self) -> int:
+        return self._ask(lambda opened: opened.budget.bytes() - opened.store.payload_bytes(), -1)
 
     def fetch(self, request: Request, advice: Ruling | None = None) -> list[Bytes]:
         """All items of a request, from the cache or from storage. With advice, a policy has decided what is kept."""
@@ -265,16 +293,14 @@ class Cache:
         if opened is None:
             return
         items = [(request.keys[position], result[position]) for position in positions]
-        try:
-            kept = opened.store.put(items, opened.budget.bytes(), evicted)
-        except (StoreFullError, StoreBusyError) as trouble:
-            self.tally.fail(str(trouble))
-        except OSError as error:
-            self._give_up(error)
-        else:
-            if kept:
-                self._dropped.difference_update(request.keys)
-                request.kept(positions)
+        room = 0 if self.disk is None else self._room_in_memory()
+        near = [item for item in items if self.disk is None or len(item[1]) <= room]
+        kept = self._put(opened, near, evicted) if near or evicted else 0
+        if self.disk is not None and kept < len(items):
+            kept += self.disk.put([item for item in items if self._size_in_memory(item[0]) is None])
+        if kept:
+            self._dropped.difference_update(request.keys)
+            request.kept(positions)
 
     def damage(self) -> str:
         """What is wrong with the store, in words, to explain the death of a process that used it; "" if nothing is."""
@@ -285,8 +311,7 @@ class Cache:
 
     def stats(self) -> StoreStats | None:
         """What is in the cache; None if it cannot be used."""
-        opened = self._open()
-        return None if opened is None else opened.store.stats()
+        return self._ask(lambda opened: opened.store.stats(), None)
 
     def close(self) -> None:
         """Leave the cache. Later calls read from storage."""
@@ -297,6 +322,8 @@ class Cache:
                 opened.close()
             if self._membership is not None:
                 self._membership.close()
+            if self.disk is not None:
+                self.disk.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is open in this process. A worker opens the cache by itself, and does not count as another job."""

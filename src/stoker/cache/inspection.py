@@ -3,6 +3,7 @@
 No process may write meanwhile. The sum that the store holds beside its items must be the sum of their payloads.
 """
 
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from stoker.sealed import payload_bytes
 USED = b"used"
 """The key of the sum of all payloads, which is written as a NUMBER."""
 NUMBER = struct.Struct("<q")
+_CONTENT = ("data.mdb", ".segment")
 WRITER = b"\xff" * 7
 """Claimed by a process that writes. If it is suspended while writing, others do without the cache, and do not wait."""
 
@@ -34,9 +36,10 @@ class StoreStats:
 
 
 def occupied_bytes(folder: Path) -> int:
-    """The bytes that the store in a folder takes of the file system."""
+    """The bytes that the store in a folder takes of the file system, or the disk tier."""
     try:
-        return (folder / "data.mdb").stat().st_blocks * 512
+        with os.scandir(folder) as entries:
+            return sum(entry.stat().st_blocks * 512 for entry in entries if entry.name.endswith(_CONTENT))
     except OSError:
         return 0
 

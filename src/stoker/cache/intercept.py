@@ -137,8 +137,7 @@ class FileReads:
             return None
         notes.opened(path)
         cache, key = self.cache, digest + file_version(found)
-        if size > _LONG_BYTES and cache.size(key) == size:
-            cache.count(key, size)
+        if size > _LONG_BYTES and cache.finds(key, size):
             return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
         if payload is None and self._ask is not None:

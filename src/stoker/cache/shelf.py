@@ -22,7 +22,7 @@ import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stoker.cache import inspection, stores
+from stoker.cache import inspection, rebuilding, stores
 from stoker.cache.inspection import StoreDamagedError, StoreStats
 from stoker.cache.store import RESERVE_BYTES, StoreBusyError, StoreFullError
 from stoker.errors import ConfigError
@@ -31,11 +31,14 @@ from stoker.host import folders, process
 from stoker.host.headroom import headroom_bytes
 from stoker.host.locks import alone, close_lock
 from stoker.host.mounts import file_system
+from stoker.host.small_files import read_small, write_small
 from stoker.units import format_bytes
 
 _LOOK_AGAIN_S = 5.0
 _DIGEST = re.compile("[0-9a-f]{32}")
 _VERSION = 2
+MEMORY, DISK = "memory", "disk"
+"""The tiers: bytes in a store, which is worth nothing after another boot, or in segments, which stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class ShelvedCache:
     """When a job last came to it, in seconds since 1970."""
     is_private: bool
     """Whether it is of no use when its job has ended."""
+    tier: str = MEMORY
 
 
 class CacheUse:
@@ -109,26 +113,29 @@ class Shelf:
         self.folder = folders.home() if directory is None else Path(directory).resolve() / f"stoker-{os.getuid()}"
         self._is_home = directory is None
 
-    def join(self, name: str, budget_bytes: int, *, is_private: bool = False) -> CacheUse:
+    def join(self, name: str, budget_bytes: int, *, is_private: bool = False, tier: str = MEMORY) -> CacheUse:
         """Join the cache of a name, which is made if there is none. Raises OSError where that is not possible."""
         if is_private:
             name = f"{name} (of one job, {secrets.token_hex(4)})"
         CACHE.check()
         self._make()
         with alone(self.folder / "lock"):
-            folder = self.folder / _digest(name)
+            folder = self.folder / _digest(name, tier)
             damage = self._distrust(folder)
-            self._make_room(folder, budget_bytes)
+            self._make_room(folder, budget_bytes, tier)
             if not (folder / "about.json").exists():
                 (folder / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
                 folder.chmod(0o700)
                 (folder / "claims").touch(0o600)
-                about = {"version": _VERSION, "name": name, "private": is_private, "boot": process.boot()}
-                _write(folder / "about.new", json.dumps(about).encode())
+                about = {"version": _VERSION, "name": name, "private": is_private, "boot": process.boot(), "tier": tier}
+                write_small(folder / "about.new", json.dumps(about).encode())
                 (folder / "about.new").rename(folder / "about.json")
             os.utime(folder / "about.json")
             if not _live_budgets(folder / "jobs"):
-                _shrink(folder, budget_bytes)
+                if tier == DISK:
+                    damage = rebuilding.prepare(folder, budget_bytes)
+                else:
+                    _shrink(folder, budget_bytes)
             return CacheUse(folder, budget_bytes, is_private=is_private, damage=damage)
 
     def _distrust(self, folder: Path) -> str:
@@ -137,6 +144,8 @@ class Shelf:
         if found is None or found.jobs:
             return ""
         damage = ""
+        if found.tier == DISK and not found.is_private:
+            return ""  # it is looked at when its index is opened
         if not found.is_private:
             try:
                 inspection.look_through(folder)
@@ -155,17 +164,27 @@ class Shelf:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             folders.make(self.folder)
 
-    def _make_room(self, folder: Path, budget_bytes: int) -> None:
-        """Remove unused caches until the budget fits into memory. If it never does, raise a ConfigError that says so."""
+    def _make_room(self, folder: Path, budget_bytes: int, tier: str) -> None:
+        """Remove unused caches until the budget fits. If it never does, raise a ConfigError that says so.
+
+        A disk may be fuller than it was, or become emptier: there only what can never fit is refused.
+        """
         self._sweep()
         unused = sorted((found for found in self._found() if not found.jobs), key=lambda found: found.used_at)
         idle = [found for found in unused if found.folder != folder]
         room = self._room() + inspection.occupied_bytes(folder)
         most = room + sum(found.stats.occupied_bytes for found in idle)
+        if tier == DISK:
+            place = os.statvfs(self.folder)
+            most = max(most, place.f_blocks * place.f_frsize)
         if budget_bytes > most:
+            places, option = {
+                MEMORY: (f"{self.folder} and the memory of this process have", "cache_dir"),
+                DISK: (f"the file system of {self.folder} has", "cache_disk"),
+            }[tier]
             raise ConfigError(
-                f"a cache of {format_bytes(budget_bytes)} cannot be held: {self.folder} and the memory of this process "
-                f"have room for {format_bytes(max(0, most))}. Ask for less, or for another folder (cache_dir)."
+                f"a cache of {format_bytes(budget_bytes)} cannot be held: {places} room for {format_bytes(max(0, most))}. "
+                f"Ask for less, or for another folder ({option})."
             )
         while budget_bytes > room and idle:
             self._remove(idle.pop(0))
@@ -213,12 +232,13 @@ class Shelf:
         except OSError:
             return None
         live = 0
-        name, is_private = _about(folder)
+        name, is_private, tier = _about(folder)
         try:
             live = len(_live_budgets(folder / "jobs"))
         except OSError:  # half made, or half removed
             is_private = True
-        return ShelvedCache(name, folder, StoreStats(0, 0, inspection.occupied_bytes(folder)), live, used_at, is_private)
+        stats = StoreStats(0, 0, inspection.occupied_bytes(folder))
+        return ShelvedCache(name, folder, stats, live, used_at, is_private, tier)
 
     def remove(self, found: ShelvedCache) -> None:
         """Remove a cache. Jobs that use it go on from storage."""
@@ -235,13 +255,18 @@ class Shelf:
             found.folder.unlink(missing_ok=True)
 
 
-def _digest(name: str) -> str:
+def _digest(name: str, tier: str) -> str:
     """The name of a cache's folder. It depends on the format, because jobs of several versions may run at once."""
-    return hashlib.blake2b(os.fsencode(name), digest_size=16, salt=bytes([_VERSION])).hexdigest()
+    kind = b"" if tier == MEMORY else tier.encode()
+    return hashlib.blake2b(os.fsencode(name), digest_size=16, salt=bytes([_VERSION]), person=kind).hexdigest()
 
 
 def _stats(found: ShelvedCache) -> StoreStats:
     """What is in a cache. If it is damaged or was never used, only the bytes that it occupies."""
+    if found.tier == DISK:
+        with contextlib.suppress(OSError):
+            return rebuilding.stats(found.folder)
+        return found.stats
     if (found.folder / "data.mdb").exists():
         with contextlib.suppress(OSError):
             if not found.jobs:
@@ -265,36 +290,19 @@ def _shrink(folder: Path, budget_bytes: int) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def _about(folder: Path) -> tuple[str, bool]:
-    """The name of the data in a folder, and whether the cache is private."""
+def _about(folder: Path) -> tuple[str, bool, str]:
+    """The name of the data in a folder, whether the cache is private, and its tier."""
     try:
-        document = json.loads(_read(folder / "about.json"))
+        document = json.loads(read_small(folder / "about.json"))
         is_same = document["version"] == _VERSION
-        # After a reboot, bytes that were not synced may be anything.
-        return str(document["name"]), not is_same or bool(document["private"]) or document["boot"] != process.boot()
-    except (OSError, ValueError, KeyError, TypeError):  # half made, half removed, or of another version
-        return folder.name, True
+        tier = str(document.get("tier", MEMORY))
+        # After a reboot, bytes that were not synced may be anything. A disk tier finds out what was.
+        is_old = tier != DISK and document["boot"] != process.boot()
+        return str(document["name"]), not is_same or bool(document["private"]) or is_old, tier
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # half made, half removed, or of another version
+        return folder.name, True, MEMORY
 
 
 def _used_at(folder: Path) -> float:
     about = folder / "about.json"
     return (about if about.exists() else folder).lstat().st_mtime
-
-
-# Not by `open`, which may go through a cache.
-
-
-def _read(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 1 << 20)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, content)
-    finally:
-        os.close(descriptor)

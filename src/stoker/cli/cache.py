@@ -1,5 +1,6 @@
 """List the caches of this user on this host, fill one, or give their memory back.
 
+`ls` shows the disk tiers (`--cache-disk`), too; the other actions leave them alone, unless `--dir` says where they are.
 A cache outlives its jobs, so that the next one finds it. When another needs the memory, those that nobody uses are removed
 by themselves, the one used longest ago first.
 """
@@ -10,7 +11,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from stoker.cache.shelf import Shelf, ShelvedCache
+from stoker.cache.places import remembered
+from stoker.cache.shelf import DISK, Shelf, ShelvedCache
 from stoker.cli import cache_pull
 from stoker.errors import CommandError
 from stoker.extras import CACHE
@@ -34,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--force", action="store_true", help="those in use, too: their jobs go on from storage")
         action.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     for action in (listing, clearing, removing, filling):
-        action.add_argument("--dir", metavar="DIR", help="the cache_dir of the loader (default: tmpfs)")
+        action.add_argument("--dir", metavar="DIR", help="the cache_dir or cache_disk of the loader (default: tmpfs)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,7 +48,9 @@ def run(options: argparse.Namespace) -> int:
         return cache_pull.run(options)
     shelf = Shelf(options.dir)
     if options.action == "ls":
-        return _list(shelf.caches(), options)
+        others = [] if options.dir is not None else [Shelf(place) for place in remembered()]
+        disks = [found for other in others for found in other.caches() if found.tier == DISK]
+        return _list([*shelf.caches(), *disks], options)
     return _clear(shelf, shelf.caches(looks_inside=False), options)
 
 
@@ -59,18 +63,21 @@ def _list(caches: list[ShelvedCache], options: argparse.Namespace) -> int:
     caches = [found for found in caches if not _is_empty(found)]
     if options.json:
         rows = [
-            {"name": found.name, "jobs": found.jobs, "used_at": found.used_at} | asdict(found.stats) for found in caches
+            {"name": found.name, "tier": found.tier, "folder": str(found.folder), "jobs": found.jobs}
+            | {"used_at": found.used_at}
+            | asdict(found.stats)
+            for found in caches
         ]
         print(json.dumps(rows, indent=2))
     elif not caches:
         print("no caches")
     else:
-        print(f"{'items':>10}  {'content':>8}  {'occupied':>8}  {'jobs':>4}  {'last used':16}  name")
+        print(f"{'tier':6}  {'items':>10}  {'content':>8}  {'occupied':>8}  {'jobs':>4}  {'last used':16}  name")
         for found in caches:
             stats = found.stats
             used_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.used_at))
             sizes = f"{format_bytes(stats.payload_bytes):>8}  {format_bytes(stats.occupied_bytes):>8}"
-            print(f"{stats.items:>10,}  {sizes}  {found.jobs:>4}  {used_at:16}  {printable(found.name)}")
+            print(f"{found.tier:6}  {stats.items:>10,}  {sizes}  {found.jobs:>4}  {used_at:16}  {printable(found.name)}")
     return 0
 
 

@@ -7,6 +7,8 @@ At the end one line on stderr tells how many batches there were, and how long th
 """
 
 import argparse
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from stoker.errors import ConfigError
 from stoker.extras import CACHE
 from stoker.plan import Plan
 from stoker.run.script import execute
-from stoker.units import parse_bytes
+from stoker.units import parse_bytes, parse_place
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="keep files that the script's datasets read in memory, up to so much (8GB, 512MiB) for each dataset; all "
         "processes and jobs of this host share it",
+    )
+    parser.add_argument(
+        "--cache-disk",
+        metavar="DIR:SIZE",
+        help="with --cache: keep what memory has no room for in this folder (of a local disk), up to so much for each "
+        "dataset; it is found again after a reboot",
+    )
+    parser.add_argument(
+        "--mount",
+        metavar="URL=DIR",
+        action="append",
+        default=[],
+        help="with --cache: let the folder DIR have what is below an address (s3://bucket/train), read-only, by FUSE; "
+        "whatever opens files there reads through the cache (docs/mount.md)",
     )
     parser.add_argument(
         "--peers",
@@ -86,10 +102,17 @@ def run(options: argparse.Namespace) -> int:
         plan = replace(plan, cache_bytes=parse_bytes(options.cache, "--cache"))
     if plan.cache_bytes:
         CACHE.check()
+    if options.cache_disk is not None:
+        if not plan.cache_bytes:
+            raise ConfigError("--cache-disk needs --cache SIZE: the disk keeps what memory has no room for")
+        folder, _ = parse_place(options.cache_disk, "--cache-disk")
+        plan = replace(plan, cache_disk=os.path.abspath(folder) + options.cache_disk[len(folder) :])
     if options.peers is not None:
         if not plan.cache_bytes:
             raise ConfigError("--peers needs --cache SIZE: hosts give each other what their caches hold")
         plan = replace(plan, peers=options.peers)
+    if options.mount:
+        plan = _mount(options.mount, plan)
     if options.group is not None:
         from stoker.group.door import check_name  # what is not asked for is not loaded: that takes a tenth of a second
 
@@ -123,3 +146,19 @@ def run(options: argparse.Namespace) -> int:
         }
         execute(words, settings)
     return 0
+
+
+def _mount(wanted: list[str], plan: Plan) -> Plan:
+    """Mount folders. The cache is theirs: the script's loaders need none for what they read there."""
+    from stoker.mount.start import mount, own_mounts, parse_mount
+
+    places = [parse_mount(text) for text in wanted]
+    if not plan.cache_bytes:
+        raise ConfigError("--mount needs --cache SIZE: what is read below the folder is kept there")
+    if plan.peers is not None:
+        raise ConfigError("--mount does not go with --peers: a mounted folder has a cache of this host alone")
+    own_mounts()
+    for address, folder in places:
+        files = mount(address, folder, plan.cache_bytes, plan.cache_dir, plan.cache_disk)
+        print(f"stoker: {address} is at {folder}, by FUSE: read-only, {files:,} files", file=sys.stderr, flush=True)
+    return replace(plan, cache_bytes=None, cache_dir=None, cache_disk=None)

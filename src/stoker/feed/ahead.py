@@ -157,6 +157,7 @@ def ahead_of(loader: Any) -> Ahead | None:
     foretold = Foretold(loader.sampler, _hosts(loader)) if is_by_reuse else None
     document = {
         "folder": str(cache.folder),
+        "disk": "" if cache.disk is None else str(cache.disk.folder),
         "roots": _roots(loader),
         "fills": loader.cache_policy == "keep-first",
         "staging": staging.capacity_bytes,

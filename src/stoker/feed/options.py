@@ -15,7 +15,7 @@ from stoker.errors import ConfigError
 from stoker.host import ranks
 from stoker.internals import expected
 from stoker.plan import CACHE_POLICIES, Plan
-from stoker.units import parse_bytes
+from stoker.units import parse_bytes, parse_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class Options:
     group: str | None
     group_bytes: Any
     group_patience_s: float | None
+    cache_disk: str | None = None
     ranks: str | None = None
     peers: str | None = None
     offload: str | None = None
@@ -59,7 +60,15 @@ class Options:
         if is_wanted() and expected.difference() is not None:
             expected.fall_back(self._asked())
             plan = replace(
-                plan, workers=None, cache_bytes=None, group=None, seed=None, share_ranks=None, peers=None, offload=None
+                plan,
+                workers=None,
+                cache_bytes=None,
+                cache_disk=None,
+                group=None,
+                seed=None,
+                share_ranks=None,
+                peers=None,
+                offload=None,
             )
         return self._planned(plan, dataset)._checked(dataset)
 
@@ -67,7 +76,7 @@ class Options:
         """The options that torch's own loader does not have."""
         asked = {"seed=": self.seed is not None, "group=": self.group is not None, "cache=": self.cache is not None}
         asked |= {"ranks='shared'": self.ranks == "shared", "peers=": self.peers is not None}
-        asked["offload="] = self.offload is not None
+        asked |= {"offload=": self.offload is not None, "cache_disk=": self.cache_disk is not None}
         return [name for name, is_asked in (asked | {"workers='threads'": self.workers == "threads"}).items() if is_asked]
 
     def _planned(self, plan: Plan, dataset: Any) -> "Options":
@@ -91,6 +100,9 @@ class Options:
             found["ranks"] = "shared"
         if plan.peers is not None and is_open("peers", None) and (self.cache or plan.cache_bytes):
             found["peers"] = plan.peers
+        has_cache = bool(self.cache or plan.cache_bytes) and self.cache_policy == "keep-first"
+        if plan.cache_disk is not None and is_open("cache_disk", None) and has_cache:
+            found["cache_disk"] = plan.cache_disk
         if (
             plan.offload is not None
             and is_open("offload", None)
@@ -109,9 +121,16 @@ class Options:
             is_alone = found.get("group", self.group) is None
             seed = found.get("seed", self.seed)
             is_ours = hasattr(dataset, "cache_name")
-            if plan.cache_policy is not None and seed is not None and is_ours and is_alone:
+            disk = found.get("cache_disk", self.cache_disk)
+            if plan.cache_policy is not None and seed is not None and is_ours and is_alone and not disk:
                 found["cache_policy"] = plan.cache_policy
-            if plan.cache_policy == "reuse-distance" and found.get("peers", self.peers) and is_alone and not is_ours:
+            if (
+                not disk
+                and plan.cache_policy == "reuse-distance"
+                and found.get("peers", self.peers)
+                and is_alone
+                and not is_ours
+            ):
                 found |= {"cache_policy": plan.cache_policy, "is_policy_planned": True}
         return replace(self, **found)
 
@@ -129,6 +148,8 @@ class Options:
             checked = replace(checked, cache=parse_bytes(self.cache, "cache"))
         if self.cache_policy not in CACHE_POLICIES:
             raise ConfigError(f"cache_policy must be one of {', '.join(CACHE_POLICIES)}, not {self.cache_policy!r}")
+        if self.cache_disk is not None:
+            self._check_disk()
         if self.peers is not None:
             self._check_peers(dataset)
             if self.peers == "auto" and ranks.hosts() == 1:
@@ -150,6 +171,16 @@ class Options:
         if self.group is not None:
             checked = checked._checked_in_group(dataset)
         return checked
+
+    def _check_disk(self) -> None:
+        parse_place(str(self.cache_disk), "cache_disk")
+        if self.cache is None:
+            raise ConfigError("cache_disk= needs cache=: the disk keeps what memory has no room for")
+        if self.cache_policy != "keep-first":
+            raise ConfigError(
+                f"cache_disk= goes with cache_policy='keep-first', not with {self.cache_policy!r}: what is written to the "
+                "disk stays there. Leave one out"
+            )
 
     def _check_peers(self, dataset: Any) -> None:
         from stoker.wire.addresses import local_addresses, parse_addresses

@@ -17,6 +17,7 @@ from stoker.cache.intercept import Origin
 from stoker.cache.shelf import Budget
 from stoker.cache.staging import Place, Stager
 from stoker.cache.store import StoreBusyError, StoreFullError
+from stoker.cache.tier import DiskTier
 from stoker.keeper.far import Far
 from stoker.keeper.reuse import Reuse
 from stoker.keeper.table import Where, is_of, where
@@ -52,6 +53,7 @@ class Near:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.disk: DiskTier | None = None
         self.store = stores.acquire(folder)
         self.claims = Claims(folder / "claims")
         self.budget = Budget(folder)
@@ -60,12 +62,27 @@ class Near:
 
     def has_room(self, size: int) -> bool:
         """Whether the cache would keep an item of a size."""
+        return self.has_room_in_memory(size) or (self.disk is not None and size <= self.disk.room_bytes())
+
+    def has_room_in_memory(self, size: int) -> bool:
+        """Whether it would keep it in memory."""
         return size <= self.budget.bytes() - self.store.payload_bytes()
+
+    def holds(self, key: bytes) -> bool:
+        """Whether an item is in the cache."""
+        return self.store.size(key) is not None or (self.disk is not None and self.disk.size(key) is not None)
+
+    def get(self, key: bytes) -> Bytes | None:
+        """An item of the cache."""
+        found = self.store.get(key)
+        return self.disk.get(key) if found is None and self.disk is not None else found
 
     def close(self) -> None:
         """Close the store in this process, if nobody else uses it."""
         if self.reuse is not None:
             self.reuse.close()
+        if self.disk is not None:
+            self.disk.close()
         stores.release(self.store)
         stores.close_unused()
         self.claims.close()
@@ -95,12 +112,12 @@ class Bringing:
             if found is None:
                 return Brought.LEFT, 0.0
             key, size = found
-            if self.stager.has(work, key) or self.near.store.size(key) is not None:
+            if self.stager.has(work, key) or self.near.holds(key):
                 return Brought.LEFT, 0.0
             if not self.near.claims.claim(key):
                 return Brought.LEFT, 0.0
             try:
-                if self.near.store.size(key) is not None:
+                if self.near.holds(key):
                     return Brought.LEFT, 0.0
                 return self._read(work, path, key, size, wanted.offset)
             finally:
@@ -204,7 +221,7 @@ class Bringing:
     def copy(self, path: bytes) -> bool:
         """Keep a copy of an item that another host holds, if there is room. False: there is none."""
         found = self._look(path)
-        if found is None or self.far is None or self.near.store.size(found[0]) is not None:
+        if found is None or self.far is None or self.near.holds(found[0]):
             return True
         key, size = found
         if not self._keeps_copy(size):
@@ -220,11 +237,11 @@ class Bringing:
 
     def give(self, key: bytes, path: bytes) -> tuple[Bytes, Origin] | None:
         """An item that a worker waits for, from wherever it is. Raises OSError."""
-        found = self.near.store.get(key)
+        found = self.near.get(key)
         if found is None and not self.near.claims.claim(key):
             if not self.near.claims.wait(key):  # a reader is just bringing it
                 return None
-            found = self.near.store.get(key)
+            found = self.near.get(key)
         try:
             if found is not None:
                 return found, Origin.CACHE
@@ -270,12 +287,14 @@ class Bringing:
             os.close(descriptor)
 
     def _keep(self, key: bytes, payload: bytes, *, is_copy: bool = False) -> bool:
+        disk = self.near.disk
         with contextlib.suppress(StoreFullError, StoreBusyError):
-            if self.near.store.put([(key, payload)], self.near.budget.bytes()):
+            is_near = disk is None or self.near.has_room_in_memory(len(payload))
+            if is_near and self.near.store.put([(key, payload)], self.near.budget.bytes()):
                 if self.far is not None:
                     self.far.kept(key, is_copy=is_copy)
                 return True
-        return False
+        return disk is not None and disk.put([(key, payload)]) > 0  # other hosts are not told of it
 
 
 def _is_cached(descriptor: int, offset: int, size: int) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.cache.staging import Stager
+from stoker.cache.tier import DiskTier
 from stoker.decide.governor import Place, RankQueue, govern
 from stoker.keeper import messages
 from stoker.keeper.abroad import Abroad, addresses_in
@@ -27,7 +28,7 @@ from stoker.keeper.opens import Opens
 from stoker.keeper.queues import LoaderQueue
 from stoker.keeper.reuse import Reuse, orders_of
 from stoker.keeper.table import Table
-from stoker.meter import now
+from stoker.meter import Tally, now
 from stoker.plan import MOST_READERS
 
 PERIOD_S = 0.25
@@ -103,7 +104,7 @@ class House:
             more = [str(name) for name in about["more"]]
             if len(descriptors) != 2 + len(more) or not (0 <= int(about["staging"]) < 1 << 40):
                 return
-            near = self._near(Path(about["folder"]))
+            near = self._near(Path(about["folder"]), str(about.get("disk", "")))
             stager = Stager(int(about["staging"]), descriptors.pop(0))
             roots, table = tuple(map(str, about["roots"])), Table(descriptors.pop(0))
             far = self._abroad.join(about, near.folder, table, roots)
@@ -151,10 +152,12 @@ class House:
         self._is_more_to_learn = opens.learn() or self._is_more_to_learn
         return opens, number
 
-    def _near(self, folder: Path) -> Near:
+    def _near(self, folder: Path, disk: str) -> Near:
         near, users = self._nears.get(folder, (None, 0))
         if near is None or not near.store.is_there():
             near, users = Near(folder), 0
+        if disk and near.disk is None:
+            near.disk = DiskTier(Path(disk), Tally())
         self._nears[folder] = near, users + 1
         return near
 

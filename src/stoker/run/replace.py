@@ -103,6 +103,8 @@ def _end(owner: int, closing: list[Any]) -> None:
         rank = "" if ranks.rank() is None else f" rank {ranks.rank()}:"
         looked = sum(meter.hits + meter.misses + meter.hits_peer for meter in _meters)
         cached = f", {sum(meter.hits for meter in _meters) / looked:.0%} of reads from the cache" if looked else ""
+        on_disk = sum(meter.hits_disk for meter in _meters)
+        cached += f", {on_disk / looked:.0%} from its disk tier" if on_disk else ""
         cached = cached.replace("%", " %") + "".join({f", in the group {m.group}" for m in _meters if m.group})
         from_peers = sum(meter.hits_peer for meter in _meters)
         cached += f", {from_peers / looked:.0%} from other hosts".replace("%", " %") if from_peers else ""

@@ -36,7 +36,7 @@ class Caching:
             is_ruled = bool(loader.peers) and loader.cache_policy == "reuse-distance"
             if loader.peers:  # files have other names there
                 name += " (of several hosts, by reuse)" if is_ruled else " (of several hosts)"
-            cache = Cache(name, loader.cache, loader.cache_dir, is_private=is_private)
+            cache = Cache(name, loader.cache, loader.cache_dir, is_private=is_private, disk=loader.cache_disk)
             ask = Asking(cache.folder) if loader.peers and cache.folder is not None else None
             self.reads = FileReads(cache, roots, ask, is_ruled=is_ruled)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None

@@ -52,6 +52,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         *,
         cache: int | str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
+        cache_disk: str | None = None,
     ) -> None:
         if not callable(prep):
             raise ConfigError(f"prep must be a function of (raw, index, rng), not {prep!r}")
@@ -62,8 +63,11 @@ class Dataset(torch.utils.data.Dataset[Any]):
         self._foresighted = self.source if isinstance(self.source, Foresighted) else None
         self._tally = Tally()
         self._cache = None
+        if cache is None and cache_disk is not None:
+            raise ConfigError("cache_disk= needs cache=: the disk keeps what memory has no room for")
         if cache is not None:
-            self._cache = Cache(self._names.name, parse_bytes(cache, "cache"), cache_dir, is_private=self.is_private)
+            size = parse_bytes(cache, "cache")
+            self._cache = Cache(self._names.name, size, cache_dir, is_private=self.is_private, disk=cache_disk)
 
     def __len__(self) -> int:
         return len(self.source)

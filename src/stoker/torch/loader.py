@@ -86,6 +86,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         cache: int | str | None = None,
         cache_policy: str = "keep-first",
         cache_dir: str | os.PathLike[str] | None = None,
+        cache_disk: str | None = None,
         group: str | None = None,
         group_bytes: int | str | None = None,
         group_patience_s: float | None = None,
@@ -105,7 +106,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             group,
             group_bytes,
             group_patience_s,
-            ranks,
+            cache_disk=cache_disk,
+            ranks=ranks,
             peers=peers,
             offload=offload,
             plan=plan,
@@ -115,6 +117,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         # Each argument is an attribute of the same name: frameworks read these to make another loader like this one.
         self.plan, self.workers, self.seed = plan, options.workers, options.seed
         self.cache, self.cache_policy, self.cache_dir = options.cache, options.cache_policy, options.cache_dir
+        self.cache_disk = options.cache_disk
         self.group, self.group_bytes = options.group, options.group_bytes
         self.group_patience_s, self.ranks = options.group_patience_s, options.ranks
         self.peers, self.offload = options.peers, options.offload
