@@ -24,8 +24,9 @@ class Loader:
         source = grain.MapDataset.source(Samples(self.workload, self.plain)).shuffle(
             seed=self.epoch if self.resumed is None else self.resumed["epoch"]
         )
-        reading = grain.ReadOptions(num_threads=0) if not self.workload.in_files else grain.ReadOptions()
-        batches = source.batch(self.workload.batch).to_iter_dataset(reading)
+        ahead = 4 * self.workload.batch  # as far as others; the default would hold whole volumes by the hundred
+        reading = grain.ReadOptions(num_threads=16 if self.workload.in_files else 0, prefetch_buffer_size=ahead)
+        batches = source.to_iter_dataset(reading).batch(self.workload.batch)
         self.iterator = iter(batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=WORKERS)))
         if self.resumed is not None:
             self.iterator.set_state(self.resumed["state"])

@@ -109,11 +109,11 @@ def _tokens(payload: bytes) -> Any:
 WORKLOADS = {
     one.name: one
     for one in (
-        Workload("small", 51_200, 256, _small, _image, in_files=False),
-        Workload("volumes", 128, 4, _volume, _floats),
+        Workload("small", 25_600, 256, _small, _image, in_files=False),
+        Workload("volumes", 192, 4, _volume, _floats),
         Workload("jpeg", 3072, 64, _jpeg, _cropped, is_random=True),
         Workload("audio", 3072, 64, _speech, _heard, is_random=True),
-        Workload("text", 16_384, 64, _document, _tokens, in_files=False),
+        Workload("text", 8192, 64, _document, _tokens, in_files=False),
     )
 }
 TITLES = {
