@@ -22,7 +22,7 @@ WHY: dict[tuple[str, str], str] = {}
 BETTER = {
     "cold_samples_per_s": (
         "from a cold disk",
-        "files of their own writers are few and large, and DALI reads ahead with threads of its own, while workers of Stoker "
+        "files of their own writers are few and large, and DALI reads ahead with its own threads, while workers of Stoker "
         "wait for one file each. Its cache is for that: what was read once stays.",
     ),
     "core_us": ("core time", "there are no processes to be started."),
