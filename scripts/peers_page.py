@@ -72,7 +72,7 @@ TAIL = """
 
 Every sample came exactly once from each{differ}. A resumed epoch gave the rest of the samples, each once{inexact}.
 
-Not compared: SPDL's own decoders, which need FFmpeg's libraries on the host; DALI on a GPU, which it is made for; several
+{missing}Not compared: SPDL's own decoders, which need FFmpeg's libraries on the host; DALI on a GPU, which it is made for; several
 hosts, and object stores, which half of these are made for. Torch's and torchdata's loaders, SPDL, Grain, DALI and ours read
 plain files; the others read the files of their own writers, which is less work for a disk than many small files.
 
@@ -109,6 +109,7 @@ def main(*paths: str) -> None:
     text += _ahead(ours, [row for row in others.values() if "ratio" in row])
     text += TAIL.format(
         differ=f", but for {', '.join(differ)}" if differ else ", with the same bytes where nothing is drawn at random",
+        missing="".join(f"Not in these lines: {title}.\n\n" for title in WORKLOADS.values() if title not in bars),
         inexact=f", but for {', '.join(inexact)}" if inexact else "",
         versions="\n".join(f"- {TITLES[name]}: {', '.join(pins) or 'of this environment'}" for name, pins in PINS.items()),
     )
