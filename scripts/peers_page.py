@@ -41,7 +41,7 @@ BETTER = {
 _NOTABLE = 1.1
 HEAD = """# Stoker and other loaders
 
-The same bytes through each, in one run: `python benchmarks/peers.py > lines.jsonl`, then
+The same bytes through each, in one run for each kind of data: `python benchmarks/peers.py > lines.jsonl`, then
 `python scripts/peers_page.py lines.jsonl`. Measured at commit {commit} with {host}.
 
 Every contender has an environment of its own with pinned versions, two workers, and its data in the form that its guide
@@ -72,7 +72,7 @@ TAIL = """
 
 Every sample came exactly once from each{differ}. A resumed epoch gave the rest of the samples, each once{inexact}.
 
-{missing}Not compared: SPDL's own decoders, which need FFmpeg's libraries on the host; DALI on a GPU, which it is made for; several
+{again}{missing}Not compared: SPDL's own decoders, which need FFmpeg's libraries on the host; DALI on a GPU, which it is made for; several
 hosts, and object stores, which half of these are made for. Torch's and torchdata's loaders, SPDL, Grain, DALI and ours read
 plain files; the others read the files of their own writers, which is less work for a disk than many small files.
 
@@ -89,6 +89,11 @@ def main(*paths: str) -> None:
     ours = {row["workload"]: row for row in reversed(every) if row["contender"] == "stoker"}
     others = {(row["workload"], row["contender"]): row for row in every if row["contender"] != "stoker"}
     rows = [*ours.values(), *others.values()]
+    again = {
+        f"{TITLES[row['contender']]} ({row['workload']})"
+        for row in every
+        if row not in rows and row["contender"] != "stoker"
+    }
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()
@@ -109,6 +114,7 @@ def main(*paths: str) -> None:
     text += _ahead(ours, [row for row in others.values() if "ratio" in row])
     text += TAIL.format(
         differ=f", but for {', '.join(differ)}" if differ else ", with the same bytes where nothing is drawn at random",
+        again=f"Of a later run, beside Stoker alone: {', '.join(sorted(again))}.\n\n" if again else "",
         missing="".join(f"Not in these lines: {title}.\n\n" for title in WORKLOADS.values() if title not in bars),
         inexact=f", but for {', '.join(inexact)}" if inexact else "",
         versions="\n".join(f"- {TITLES[name]}: {', '.join(pins) or 'of this environment'}" for name, pins in PINS.items()),
