@@ -72,9 +72,10 @@ TAIL = """
 
 Every sample came exactly once from each{differ}. A resumed epoch gave the rest of the samples, each once{inexact}.
 
-{again}{missing}Not compared: SPDL's own decoders, which need FFmpeg's libraries on the host; DALI on a GPU, which it is made for; several
-hosts, and object stores, which half of these are made for. Torch's and torchdata's loaders, SPDL, Grain, DALI and ours read
-plain files; the others read the files of their own writers, which is less work for a disk than many small files.
+{again}{missing}\
+Not compared: SPDL's own decoders, which need FFmpeg's libraries on the host; DALI on a GPU, which it is made for;
+several hosts and object stores, which half of these are made for. Torch's and torchdata's loaders, SPDL, Grain, DALI and
+ours read plain files; the others read files of their own writers, which is less work for a disk than many small files.
 
 ## Versions
 
