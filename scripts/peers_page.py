@@ -5,8 +5,8 @@ In every table the contender that comes off best against Stoker stands first. On
 
 import json
 import math
-import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -42,7 +42,7 @@ _NOTABLE = 1.1
 HEAD = """# Stoker and other loaders
 
 The same bytes through each, in one run for each kind of data: `python benchmarks/peers.py > lines.jsonl`, then
-`python scripts/peers_page.py lines.jsonl`. Measured at commit {commit} with {host}.
+`python scripts/peers_page.py lines.jsonl`. Measured on {day} with {host}.
 
 Every contender has an environment of its own with pinned versions, two workers, and its data in the form that its guide
 advises. All make samples with the same code, but for DALI, which has decoders of its own. They take turns, round by round,
@@ -95,10 +95,8 @@ def main(*paths: str) -> None:
         for row in every
         if row not in rows and row["contender"] != "stoker"
     }
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    text = HEAD.format(commit=commit, host=rows[0]["host"], rounds=rows[0]["rounds"])
+    day = time.strftime("%Y-%m-%d", time.localtime(Path(paths[-1]).stat().st_mtime))
+    text = HEAD.format(day=day, host=rows[0]["host"], rounds=rows[0]["rounds"])
     bars: dict[str, list[dict[str, Any]]] = {}
     for workload, title in WORKLOADS.items():
         some = [row for row in rows if row["workload"] == workload]
