@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self, get_type_hints
 
 from stoker.errors import ConfigError
+from stoker.notebook import card
 
 VERSION = 1
 LIMITS = ("gpu", "prep", "fetch")
@@ -79,6 +80,8 @@ class Host:
     """What a cache could take of it; 0 is unknown."""
     others: float = 0.0
     """Cores that other processes and other guests of the same machine took while it was measured."""
+    name: str = field(default="", metadata={"is_left_out": True})
+    """What it calls itself; empty is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,8 @@ class Profile:
     """What could not be measured, and why; sentences."""
     fixed: tuple[str, ...] = ()
     """Arguments that the script gives its loader itself: no plan changes these."""
+    taken: str = field(default="", metadata={"is_left_out": True})
+    """When the measuring ended, as "2026-11-18 21:50" by the clock of its host; empty is unknown."""
 
     def __post_init__(self) -> None:
         if self.version != VERSION:
@@ -220,6 +225,20 @@ class Profile:
         """All of it in JSON's terms."""
         document: dict[str, Any] = _written(self)
         return document
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        waits = min(1.0, self.stalls.prep), min(1.0, self.stalls.fetch)
+        parts = {"computing": max(0.0, 1 - sum(waits)), "waiting for preparing": waits[0], "waiting for reading": waits[1]}
+        speed = self.speed.cold or self.speed.cached
+        rows = {
+            "speed": f"{speed:,.0f} samples/s" if speed else "not measured",
+            "the loop alone could take": f"{self.rates.gpu:,.0f} samples/s",
+            "workers": f"{self.workers} {self.workers_kind}" if self.workers else "none",
+            "measured on": f"{self.host.cores:g} cores, {self.host.device}",
+        }
+        rows |= {one.change: f"about {one.rate:,.0f} samples/s" for one in self.advice}
+        return card(f"Where the time goes: {self.script}" if self.script else "Where the time goes", rows, parts)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a profile.json: whole or not at all."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.test_profile import SMALLEST
 
 from stoker.cli import analyze, main
 from stoker.measure.series import Series
+from stoker.profile import Profile
 from stoker.run.measured import Measured
 
 Captured = pytest.CaptureFixture[str]
@@ -63,11 +65,15 @@ def test_analyze_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     found.gpu = Series([1000.0] * 5, [1.0] * 5)
     found.prep = {workers: Series([100.0 * workers] * 5, [1.0] * 5) for workers in (1, 2)}
     found.prep_busy, found.cores = 0.1, 2
-    monkeypatch.setattr(analyze, "measure", lambda words, settings: (0, found))
+    monkeypatch.setattr(analyze, "measure", lambda words, settings, show: (0, found))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert main(["analyze", "--html", "page.html", "train.py"]) == 0
-    assert "Written: profile.json, plan.toml, page.html." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Written: profile.json, plan.toml, page.html." in said
+    when = f"Measured {Profile.load('profile.json').taken} on {platform.node()}; other work took no cores from it."
+    assert when in " ".join(said.split())
+    assert f"{when} By stoker" in (tmp_path / "page.html").read_text()
     assert "stoker</span> <span>run</span> <span>--plan</span> <span>plan.toml" in (tmp_path / "page.html").read_text()
 
 

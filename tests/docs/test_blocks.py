@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.docs.blocks import ROOT, Block, blocks, command_lines
 
 import stoker
@@ -40,6 +41,15 @@ PLANS = [block for block in only("toml") if "version = 1" in block.text]
 def test_a_plan_is_one(block: Block, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(block.text)
     stoker.Plan.load(tmp_path / "plan.toml")
+
+
+@pytest.mark.parametrize("block", only("yaml"), ids=str)
+def test_steps_of_a_workflow_call_commands_that_are_there(block: Block) -> None:
+    steps = yaml.safe_load(block.text)
+    calls = [step["run"] for step in steps if "run" in step]
+    assert calls
+    for call in calls:
+        test_the_command_has_these_options(block, call)
 
 
 @pytest.mark.parametrize("block", only("json"), ids=str)

@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import random
+import re
 import signal
 import stat
 import subprocess
@@ -596,7 +597,7 @@ def test_hints_in_a_group(late: dict[str, Any], own: dict[str, Any], hint: str) 
 
 
 class Writer:
-    """TensorBoard's and Weights & Biases' ways to take numbers."""
+    """The ways of TensorBoard, Weights & Biases and MLflow to take numbers."""
 
     def __init__(self) -> None:
         self.logged: list[Any] = []
@@ -606,6 +607,8 @@ class Writer:
 
     def log(self, values: dict[str, float], step: int | None = None) -> None:
         self.logged.append((values, step))
+
+    log_metrics = log
 
 
 def test_scalars_of_a_loader(place: Path) -> None:
@@ -699,14 +702,22 @@ def test_what_it_costs(place: Path) -> None:
     assert best / 1000 < 20e-6
 
 
-def test_the_code_in_the_documentation_runs(place: Path) -> None:
+def test_the_code_in_the_documentation_runs(place: Path, tmp_path: Path) -> None:
+    """TensorBoard's writer is a real one; the others are not installed here, and take a dict of numbers by these names."""
     import lightning.pytorch as pl
+    from tensorboardX import SummaryWriter
 
     text = (Path(__file__).parents[2] / "docs" / "top.md").read_text()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
-    assert len(blocks) == 3
-    writer = Writer()
+    assert len(blocks) == 4
+    writer, board = Writer(), SummaryWriter(str(tmp_path))
+    names = {"writer": board, "run": writer, "mlflow": writer, "Trainer": lambda **_: pl.Callback()}
     with stoker.DataLoader(Numbers(200), batch_size=2) as loader:
         for block in blocks:
-            exec(block, {"loader": loader, "writer": writer, "run": writer, "Trainer": lambda **_: pl.Callback()})
+            exec(block, {"loader": loader, **names})
+    board.close()
+    written = [str(path).encode() + path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"waiting_pct" in one for one in written)
     assert len(writer.logged) == 4
+    logged = [name for values, _ in writer.logged for name in values]
+    assert all(re.fullmatch(r"[\w./: -]{1,250}", name) for name in logged)  # what MLflow takes

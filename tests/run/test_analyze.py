@@ -386,7 +386,44 @@ def test_progress_on_a_terminal(data: Path, tmp_path: Path) -> None:
         shown += part
     process.communicate()
     os.close(master)
-    assert re.search(rb"stoker: preparing with 2 workers; about \d+ s left", shown)
+    bars = re.findall(r"stoker: (█*)░* (\d+) s, (about \d+ s|a moment) left: ([^\r]*)", shown.decode())
+    assert bars[0][3] == "the script starts"
+    assert int(bars[0][1]) == 0
+    assert len({what for *_, what in bars}) > 3
+    lengths = [len(bar) for bar, *_ in bars]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] > lengths[0]
+
+
+def test_a_live_page_becomes_the_report(data: Path, tmp_path: Path) -> None:
+    """Its browser is a command that notes what it is given, and what the page says then."""
+    browser = tmp_path / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > "$0.asked"\ncp "${1#file://}" "$0.saw"\n')
+    browser.chmod(0o700)
+    options = ["--open", "--json", str(tmp_path / "p.json"), "--time", "0.4"]
+    words = [*ANALYZE, *options, str(SCRIPT), str(data), "--compute", "0.01"]
+    done = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "BROWSER": str(browser)})
+    assert done.returncode == 0, done.stderr
+    page = tmp_path / "p.html"
+    assert (tmp_path / "browser.asked").read_text().strip() == page.as_uri()
+    assert 'http-equiv="refresh"' in (tmp_path / "browser.saw").read_text()
+    assert "The script starts" in (tmp_path / "browser.saw").read_text()
+    assert "refresh" not in page.read_text().partition("<body>")[0]
+    assert "What would help most" in page.read_text()
+
+
+def test_a_live_page_of_a_script_that_fails_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(5)")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    }
+    words = [*ANALYZE, "--open", "train.py"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 5
+    assert f"there is no browser to open here; the page is {tmp_path / 'profile.html'}" in done.stderr
+    page = (tmp_path / "profile.html").read_text()
+    assert "Nothing was measured" in page
+    assert "refresh" not in page
 
 
 def test_both_ranks_do_it_together(data: Path, tmp_path: Path) -> None:

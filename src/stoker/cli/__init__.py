@@ -21,7 +21,7 @@ from stoker.run.script import BEFORE_CODE
 
 _COMMANDS = tuple(sorted(name for names in GROUPS.values() for name in names))
 _WITH_SCRIPT = ("analyze", "run")
-_FLAGS = ("-h", "--help", "--debug", "--version", "--scratch")
+_FLAGS = ("-h", "--help", "--debug", "--version", "--scratch", "--open")
 """Options without a value."""
 
 

@@ -14,14 +14,17 @@ changed. Exit code 3: the loop waits for data more than --fail-above says.
 
 import argparse
 import os
+import platform
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from stoker.cli import places
+from stoker.cli.shown import Shown
 from stoker.decide.offload import Remote
 from stoker.decide.planner import decide, render
 from stoker.errors import CommandError, ConfigError
@@ -32,6 +35,7 @@ from stoker.report.text import text_report
 from stoker.run import scratch
 from stoker.run.measured import Measured
 from stoker.run.profiling import profile_of
+from stoker.run.progress import Follower
 from stoker.run.scratch import folders_of, place_for
 from stoker.run.script import command
 from stoker.run.starts import measure
@@ -40,7 +44,6 @@ from stoker.wire.secret import shared_secret
 from stoker.wire.tls import from_environment
 
 STALLED = 3
-LINE_AGAIN = "\r\x1b[K"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +55,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--plan", metavar="FILE", help="where to write the plan (default: plan.toml, or X.plan.toml for X.json)"
     )
     parser.add_argument("--html", metavar="FILE", help="write a page, too, as `stoker report` does")
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="open the page in a browser now: it shows how far it is (default: X.html for X.json)",
+    )
     parser.add_argument(
         "--iterations", metavar="N", type=int, default=100, help="of the loop, for each phase (default: 100)"
     )
@@ -109,6 +117,8 @@ def run(options: argparse.Namespace) -> int:
         from stoker.remote.address import check
 
         check(options.offload)
+    if options.open and not options.html:
+        options.html = str(Path(options.json).with_suffix(".html"))
     if options.html:
         charts_library()  # known to be there before the minutes that follow
     target = Path(options.json)
@@ -131,8 +141,10 @@ def run(options: argparse.Namespace) -> int:
                 "(--scratch throws that away)",
                 file=sys.stderr,
             )
+        measured, progress = Path(folder) / "measured.json", Path(folder) / "progress.json"
         settings = {
-            "measured": str(Path(folder) / "measured.json"),
+            "measured": str(measured),
+            "progress": str(progress),
             "iterations": options.iterations,
             "cached": options.cache,
             "loader": options.loader,
@@ -140,17 +152,22 @@ def run(options: argparse.Namespace) -> int:
             "offload": options.offload or "",
             "phase_s": options.time,
         }
-        code, found = measure(words, settings)
-        if code or found is None or not found.is_enough:
-            return _explain(code, found, options.loader)
-    profile = profile_of(found, script)
-    before = places.set_aside(target, plan)
-    profile.save(target)
-    decision = decide(profile)
-    write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
-    places.mark(plan, target)
-    if options.html:
-        write_text(options.html, html_report(profile, str(plan)))
+        with Shown(
+            Follower(progress, measured, options.time), script, Path(options.html) if options.open else None
+        ) as shown:
+            code, found = measure(words, settings, shown)
+            shown.clear()
+            if code or found is None or not found.is_enough:
+                return _explain(code, found, options.loader)
+            profile = profile_of(found, script, platform.node(), time.strftime("%Y-%m-%d %H:%M"))
+            before = places.set_aside(target, plan)
+            profile.save(target)
+            decision = decide(profile)
+            write_text(plan, render(decision.plan, decision.reasons, f"made of {target.name} by stoker analyze"))
+            places.mark(plan, target)
+            if options.html:
+                write_text(options.html, html_report(profile, str(plan)))
+            shown.reported()
     is_terminal = sys.stdout.isatty()
     width = min(100, shutil.get_terminal_size().columns) if is_terminal else 80
     print(text_report(profile, str(plan), width=width, colour=is_terminal and "NO_COLOR" not in os.environ))
@@ -173,7 +190,7 @@ def run(options: argparse.Namespace) -> int:
 def _explain(code: int, found: Measured | None, wanted: int | None) -> int:
     """No profile can be made: the script's own exit code and words, or one line of ours."""
     if code in (-signal.SIGINT, 128 + signal.SIGINT):
-        print(f"{LINE_AGAIN if sys.stderr.isatty() else ''}stoker: interrupted, nothing was measured", file=sys.stderr)
+        print("stoker: interrupted, nothing was measured", file=sys.stderr)
         return 128 + signal.SIGINT
     if code:
         print(f"stoker: nothing was measured: the script ended with code {code}", file=sys.stderr)

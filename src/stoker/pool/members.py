@@ -17,7 +17,7 @@ from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper
 from stoker.pool.serving import Duty, serve
 from stoker.pool.table import Orders, TableExchange, portable
-from stoker.pool.worker import leave_inherited
+from stoker.pool.worker import explain_breakpoints, leave_inherited
 from stoker.tensor.caching import Caching
 from stoker.tensor.worker_info import shown
 
@@ -77,6 +77,7 @@ class ProcessServing:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if self._forked:
             leave_inherited()
+        explain_breakpoints()
         self._duty.become_worker(worker)
         try:
             staging = Staging(self._address)

@@ -7,6 +7,7 @@ training process then opens the slot.
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,7 @@ class Beginning:
                 os.sched_setaffinity(0, self.cores)
         if self.forked:
             leave_inherited()
+        explain_breakpoints()
         keep_freed()
         if end_with_parent():
             # The watch above replaces torch's check of the parent every few seconds, which would wake an idle worker.
@@ -144,6 +146,19 @@ def leave_inherited() -> None:
     because extension modules complain of remaining objects.
     """
     gc.freeze()
+
+
+def explain_breakpoints() -> None:
+    """In a worker process: let `breakpoint()` say where it would stop, unless a debugger was chosen for it."""
+    if sys.breakpointhook is sys.__breakpointhook__ and "PYTHONBREAKPOINT" not in os.environ:
+        sys.breakpointhook = _cannot_stop
+
+
+def _cannot_stop(*_: Any, **__: Any) -> None:
+    raise RuntimeError(
+        'breakpoint() was called in a worker process, which has no terminal: with num_workers=0, or workers="threads", '
+        "the debugger stops here"
+    )
 
 
 def explain(error: Exception, report: Any) -> ExceptionWrapper:

@@ -241,7 +241,8 @@ def _footer(profiles: list[Profile]) -> list[str]:
         host = profile.host
         memory = f", {words.size(host.memory_bytes)} of memory" if host.memory_bytes else ""
         cores = words.many(host.cores, "core") if host.cores else "an unknown number of cores"
-        lines.append(f"{name}Measured by stoker {profile.stoker} on {cores}{memory}, {host.device}.")
+        by = f"by stoker {profile.stoker} on {cores}{memory}, {host.device}."
+        lines.append(f"{name}{words.taken(profile)} {by[0].upper()}{by[1:]}" if profile.taken else f"{name}Measured {by}")
     made = f"Page made by stoker {version_of('stoker')}; charts by Bokeh {version_of('bokeh')}."
     about = (
         "Rates are samples per second, bands are 95\xa0% intervals. This file holds everything it shows, and asks nobody."

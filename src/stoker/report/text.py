@@ -12,7 +12,7 @@ from stoker.decide.limit import handover_part
 from stoker.decide.planner import decide
 from stoker.decide.whatif import advise, no_advice
 from stoker.profile import Advice, Profile
-from stoker.report.words import is_handing_over, unexplained
+from stoker.report.words import is_handing_over, taken, unexplained
 from stoker.units import whole_percents
 
 _NAMES = {"compute": "compute", "prep": "prep stall", "fetch": "fetch stall"}
@@ -47,7 +47,8 @@ def _head(profile: Profile, width: int) -> str:
     ranks = f", {profile.world} ranks, each with these" if profile.world > 1 else ""
     cores = f"{profile.host.cores:g} core{'' if profile.host.cores == 1 else 's'}"
     cores += f" of which others took {profile.host.others:.1f}" if profile.host.others >= 0.05 else ""
-    return _fill(f"{words} (batch size {profile.batch_size}, {workers}{ranks}, {cores}, {profile.host.device})", width)
+    head = _fill(f"{words} (batch size {profile.batch_size}, {workers}{ranks}, {cores}, {profile.host.device})", width)
+    return f"{head}\n{_fill(taken(profile), width)}".rstrip()
 
 
 def _bars(seen: Verdict, width: int, colour: bool) -> str:

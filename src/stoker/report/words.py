@@ -67,6 +67,16 @@ def many(count: float, word: str) -> str:
 # ---- sentences
 
 
+def taken(profile: Profile) -> str:
+    """When and where it was measured, and how busy that host was; empty where the profile does not say when."""
+    if not profile.taken:
+        return ""
+    where = f" on {profile.host.name}" if profile.host.name else ""
+    others = profile.host.others
+    busy = f"other work took {number(others)} of its cores" if others >= 0.05 else "other work took no cores from it"
+    return f"Measured {profile.taken}{where}; {busy}."
+
+
 _UNEXPLAINED = 1.25
 """A job that goes so many times slower than its stages, measured one by one, is held up by something else as well."""
 

@@ -27,6 +27,7 @@ from stoker.run.agenda import Agenda
 from stoker.run.choice import Choice
 from stoker.run.measured import Measured
 from stoker.run.measuring import Measurement
+from stoker.run.progress import USUAL_PHASES, tell
 from stoker.run.replay import Kept
 from stoker.run.subject import close_iterator, shuffles
 
@@ -77,6 +78,7 @@ class Analysis:
         if is_first:
             self._began, self._found.began = time.perf_counter(), time.time()
             self._save()  # the command counts the time from here on
+            tell(self._settings["progress"], "which loader trains?", USUAL_PHASES * self._settings["phase_s"])
         self._choice.used(number, shuffles=shuffles(loader), length=length_of(loader) or math.inf)
         if self._measurement is None and self._choice.chosen == number:
             self._take_over(loader)
@@ -212,8 +214,8 @@ class Analysis:
         return self._measurement is None or self._measurement.is_first_rank
 
     def _tell(self, what: str, left_s: float) -> None:
-        if sys.stderr.isatty() and self._reports:
-            print(f"\r\x1b[Kstoker: {what}; about {left_s:.0f} s left", end="", file=sys.stderr, flush=True)
+        if self._reports:
+            tell(self._settings["progress"], what, left_s)
 
     def _save(self) -> None:
         if not self._reports:
@@ -230,8 +232,6 @@ class Analysis:
         if self._measurement is not None:
             self._measurement.subject.close()  # the process ends without finalizers
         self._save()
-        if sys.stderr.isatty() and self._reports:
-            print("\r\x1b[K", end="", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

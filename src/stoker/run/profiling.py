@@ -14,7 +14,7 @@ _CHANCE = 1.25
 """A loop that is measured so many times as fast as without any waiting was not measured well."""
 
 
-def profile_of(found: Measured, script: str) -> Profile:
+def profile_of(found: Measured, script: str, host_name: str = "", taken: str = "") -> Profile:
     """Make a profile. Values that were not measured are predicted from the rates, as far as these are known."""
     workers = found.workers
     prep = found.prep.get(workers) or found.prep[max(found.prep)]
@@ -54,7 +54,7 @@ def profile_of(found: Measured, script: str) -> Profile:
     stalls = stalls_of(speed)
     profile = Profile(
         stoker=stoker.__version__,
-        host=Host(found.cores, found.memory_bytes, found.device, found.room_bytes, found.others),
+        host=Host(found.cores, found.memory_bytes, found.device, found.room_bytes, found.others, host_name),
         dataset=DatasetSize(found.samples, found.bytes, found.bytes_known),
         batch_size=max(1, found.batch),
         workers=workers,
@@ -70,6 +70,7 @@ def profile_of(found: Measured, script: str) -> Profile:
         script=script,
         notes=(*found.notes, *filter(None, [found.busy])),
         fixed=tuple(found.fixed),
+        taken=taken,
     )
     return replace(profile, advice=advise(profile))
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,16 @@ _LOOK_S = 0.25
 _PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 
 
-def measure(words: list[str], settings: dict[str, Any]) -> tuple[int, Measured | None]:
-    """Run the script, and again if it ends before everything is measured. Returns its last exit code and what was found."""
+def measure(words: list[str], settings: dict[str, Any], show: Callable[[], object]) -> tuple[int, Measured | None]:
+    """Run the script, and again if it ends before everything is measured. Returns its last exit code and what was found.
+
+    `show` is called several times a second meanwhile.
+    """
     limit_s = max(_LEAST_S, _LIMIT * settings["phase_s"])
     deadline = time.monotonic() + limit_s + _GRACE_S  # counted anew when the script first iterates a loader
     for start in range(1 + _RESTARTS):
         left_s = max(_LEAST_S / 2, deadline - _GRACE_S - time.monotonic()) if start else limit_s
-        code, began = _run_script(words, {"analyze": {**settings, "limit_s": left_s}}, left_s + _GRACE_S)
+        code, began = _run_script(words, {"analyze": {**settings, "limit_s": left_s}}, left_s + _GRACE_S, show)
         found = Measured.load(settings["measured"])
         if code and start and found is not None:  # it may not bear a second start: its input has been read, say
             found.note(f"the script ended with code {code} when it was started again, before all was measured")
@@ -53,7 +57,9 @@ def measure(words: list[str], settings: dict[str, Any]) -> tuple[int, Measured |
     return code, found
 
 
-def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> tuple[int, float | None]:
+def _run_script(
+    words: list[str], settings: dict[str, Any], limit_s: float, show: Callable[[], object]
+) -> tuple[int, float | None]:
     """Run it to its end, or until its time is over; its exit code, and when it first iterated a loader.
 
     Ctrl-C ends both processes; other signals that end are passed on. A script whose time is over has written what was
@@ -73,7 +79,7 @@ def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> t
         for number in _PASSED_ON:
             if before[number] is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: process.send_signal(number))
-        code, began = _wait(process, Path(settings["analyze"]["measured"]), limit_s)
+        code, began = _wait(process, Path(settings["analyze"]["measured"]), limit_s, show)
         return (-signal.SIGINT if interrupts else code), began  # even if the script caught the Ctrl-C
     finally:
         for number, handler in before.items():
@@ -82,10 +88,13 @@ def _run_script(words: list[str], settings: dict[str, Any], limit_s: float) -> t
             Shelf().sweep()  # what a script that was killed has left
 
 
-def _wait(process: "subprocess.Popen[bytes]", place: Path, limit_s: float) -> tuple[int, float | None]:
+def _wait(
+    process: "subprocess.Popen[bytes]", place: Path, limit_s: float, show: Callable[[], object]
+) -> tuple[int, float | None]:
     began: float | None = None
     earlier = found.began if (found := Measured.load(place)) is not None else 0.0
     while True:
+        show()
         try:
             return process.wait(_LOOK_S), began
         except subprocess.TimeoutExpired:

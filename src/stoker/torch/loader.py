@@ -278,6 +278,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         """
         return self.here.scalars.take(prefix)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from stoker.torch.shown import card_of
+
+        return card_of(self, self.stats())
+
     def close(self) -> None:
         """End all workers and give all memory back now. Batches that you hold stay valid; a new `iter()` starts anew."""
         self._iterator = None
