@@ -12,11 +12,12 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stoker.cache.notes import noted
+from stoker.device.samples import Settling
 from stoker.feed.ahead import Ahead
 from stoker.feed.progress import Progress, is_batched
 from stoker.feed.view import LoaderView, seeds_of
@@ -31,6 +32,9 @@ from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotCollate, SlotRoom, are_forked, explain, noted_order
 from stoker.slots.context import LinedContext
 from stoker.tensor.caching import Caching
+
+if TYPE_CHECKING:
+    from stoker.feed.finishing import Finishing
 
 LOOK_AFTER_WORKERS_S = 2.0
 """How often a waiting loader asks whether its workers live, in case no signal told it of a death."""
@@ -52,8 +56,10 @@ class _Watched:
     _pin_memory: bool
     _sampler_iter: Any
     _skip: int
+    _finishing: "Finishing | None"
 
     def _watch(self, loader: Any) -> None:
+        self._finishing = loader.here.finishing
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
         self._caching, self._record, self._ahead = loader.here.caching, loader.here.record(), loader.here.ahead
@@ -106,6 +112,13 @@ class _Watched:
         if record is not None:
             record.tell(meter, self._progress, ended)
         return data
+
+    def _finished(self, made: Made, batch: Any) -> Any:
+        """Do what workers have left to the device."""
+        if self._finishing is None or type(made.rest) is not tuple:
+            return batch
+        self._meter.on_device += made.samples
+        return self._finishing.finish(batch, made.rest)
 
     def _pinned(self, batch: Any) -> Any:
         """Page-lock a batch that was made in this process, if the loader has `pin_memory`."""
@@ -177,8 +190,9 @@ class WorkersIter(_Watched, WorkersIterator):
         self._busy_until = [0.0] * loader.num_workers
         self._slots = slots
         context = loader.multiprocessing_context or torch.multiprocessing
-        room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False)
-        collate = SlotCollate(room, loader.collate_fn, batched=is_batched(loader), batch_size=loader.batch_size)
+        room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False, records=slots.records)
+        collate_fn = Settling(loader.collate_fn) if slots.records else loader.collate_fn
+        collate = SlotCollate(room, collate_fn, batched=is_batched(loader), batch_size=loader.batch_size)
         opener, begin = self._parts(loader, slots, room, forked=are_forked(context))
         hand_out = None if loader.caching.staging is None else noted_order
         self._lines = LinedContext(context, loader.num_workers, begin, opener.arrived, explain, hand_out=hand_out)
@@ -220,7 +234,7 @@ class WorkersIter(_Watched, WorkersIterator):
         self._arrived += made.samples
         if made.counts is not None:
             self._meter.add(made.counts)
-        return data
+        return self._finished(made, data)
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:

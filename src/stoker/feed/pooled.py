@@ -107,7 +107,7 @@ class PoolIter(MapIter):
     def _obtain(self) -> Any:
         made = self._made(self._next_result())
         assert self._pool is not None
-        return self._pool.open(made)
+        return self._finished(made, self._pool.open(made))
 
     def _made(self, result: Result) -> Made:
         """What was made. An error of the user's dataset is raised here."""

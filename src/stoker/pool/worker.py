@@ -14,6 +14,8 @@ import torch
 import torch.utils.data
 
 from stoker.cache.notes import noted
+from stoker.device.samples import Worker
+from stoker.device.samples import begin as begin_recording
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.memory import keep_freed
@@ -37,12 +39,15 @@ class SlotRoom:
     """The slots of a worker process. Made in the training process, begun once in each worker."""
 
     outbox: Outbox
+    _recorded: Worker | None = None
 
     reducers: Reducers = staticmethod(one_reader)
 
-    def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool) -> None:
+    def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool, records: bool = False) -> None:
         self.area = area
         self.caching = caching
+        self.records = records
+        """Whether samples are left unfinished, for the device to finish them."""
         self.alike_everywhere = alike_everywhere
         """Whether workers collate as the training process does; see `leaves`."""
 
@@ -51,6 +56,7 @@ class SlotRoom:
         self.pid = os.getpid()
         self.outbox = Outbox(self.area, number)
         self.leaves = collate_into(self.outbox, alike_everywhere=self.alike_everywhere)
+        self._recorded = begin_recording() if self.records else None
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
         """Make a batch in a slot, and announce it. When every slot is in use, the batch travels torch's way."""
@@ -73,11 +79,13 @@ class SlotRoom:
             outbox.abandon()
         place = (self.area.common if joined else outbox.worker, number, length, used)
         ended = now()
-        return Made(samples, ended, ended - began, self.caching.take(), False, place, layout, pickled, joined)
+        made = Made(samples, ended, ended - began, self.caching.take(), False, place, layout, pickled, joined)
+        return made if self._recorded is None else made._replace(rest=self._recorded.take())
 
     def _whole(self, batch: Any, samples: int, began: float) -> Made:
         ended = now()
-        return Made(samples, ended, ended - began, self.caching.take(), batch=batch)
+        rest = None if self._recorded is None else self._recorded.take()
+        return Made(samples, ended, ended - began, self.caching.take(), batch=batch, rest=rest)
 
 
 class Beginning:

@@ -1,0 +1,191 @@
+"""`prep="tail"`: batches are those of torch's loader, bit for bit, and what does not fit stays on the host.
+
+The device is the processor here: the same list of operations is done in the training process. `tests/gpu` has a GPU.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+
+import stoker
+from stoker.errors import ConfigError
+from stoker.feed import finishing
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finishing, "device_of_training", lambda: torch.device("cpu"))
+
+
+def prepared(index: int) -> torch.Tensor:
+    """A crop, a flip, to tensor and normalize, as presets do it."""
+    pixels = ((torch.arange(40 * 50 * 3) * (index + 1)) % 256).to(torch.uint8).view(40, 50, 3)
+    top = int(torch.randint(8, ()))
+    pixels = pixels[top : top + 32, 3:35].contiguous()
+    if torch.rand(()) < 0.5:
+        pixels = pixels.flip(1)
+    numbers = pixels.permute(2, 0, 1).contiguous().to(torch.float32).div(255)
+    return numbers.clone().sub_(torch.tensor(MEAN).view(-1, 1, 1)).div_(torch.tensor(STD).view(-1, 1, 1))
+
+
+class Pictures(Dataset[Any]):
+    def __init__(self, kind: str = "tuple") -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 27
+
+    def __getitem__(self, index: int) -> Any:
+        picture = prepared(index)
+        if self.kind == "erased" and index % 3 == 0:
+            picture[:, 4:9, 5:20] = 0.0
+        if self.kind == "sizes" and index == 17:
+            return prepared(index)[:, :20], index
+        kinds: dict[str, Any] = {
+            "alone": picture,
+            "list": [picture, [index, picture.mul(2)]],
+            "dict": {"image": picture, "label": index, "views": (prepared(index), picture)},
+            "bytes": (picture, index, torch.full((64, 64), index, dtype=torch.uint8)),
+        }
+        return kinds.get(self.kind, (picture, index))
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        info = torch.utils.data.get_worker_info()
+        assert info is not None
+        yield from ((prepared(index), index) for index in range(info.id, 27, info.num_workers))
+
+
+def batches(make: Any, dataset: Any, **options: Any) -> list[Any]:
+    torch.manual_seed(3)
+    shuffle = {} if isinstance(dataset, IterableDataset) else {"shuffle": True}
+    loader = make(dataset, batch_size=8, num_workers=2, **shuffle, **options)
+    return [batch for _ in range(1 + loader.persistent_workers) for batch in loader]
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from leaves(part)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield key
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def assert_same(got: list[Any], expected: list[Any]) -> None:
+    assert len(got) == len(expected)
+    for one, other in zip(got, expected, strict=True):
+        assert type(one) is type(other)
+        for leaf, wanted in zip(leaves(one), leaves(other), strict=True):
+            assert type(leaf) is type(wanted)
+            if isinstance(leaf, torch.Tensor):
+                assert leaf.dtype == wanted.dtype and leaf.stride() == wanted.stride() and torch.equal(leaf, wanted)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "alone", "list", "dict", "bytes", "erased", "stream"])
+def test_batches_are_torchs_bit_for_bit(kind: str) -> None:
+    dataset: Any = Stream() if kind == "stream" else Pictures(kind)
+    assert_same(batches(stoker.DataLoader, dataset, prep="tail"), batches(DataLoader, dataset))
+
+
+SPAWNED: dict[str, Any] = {"multiprocessing_context": "spawn"}
+
+
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [(None, {}), (7, {}), (None, {"persistent_workers": True}), (7, {"persistent_workers": True}), (7, SPAWNED)],
+)
+def test_in_both_regimes_and_by_all_workers(seed: int | None, options: dict[str, Any]) -> None:
+    got = batches(stoker.DataLoader, Pictures(), prep="tail", seed=seed, **options)
+    assert_same(got, batches(stoker.DataLoader, Pictures(), seed=seed, persistent_workers="persistent_workers" in options))
+
+
+def test_samples_finished_on_the_device_are_counted() -> None:
+    with stoker.DataLoader(Pictures(), batch_size=8, num_workers=2, prep="tail") as loader:
+        list(loader)
+        assert loader.stats().on_device == 27
+    with stoker.DataLoader(Pictures("erased"), batch_size=9, num_workers=2, prep="tail") as loader:
+        list(loader)
+        assert loader.stats().on_device == 0  # in each batch some were needed as numbers in the worker
+
+
+def test_a_slot_holds_a_quarter() -> None:
+    used = {}
+    for prep in ("host", "tail"):
+        with stoker.DataLoader(Pictures("alone"), batch_size=32, num_workers=1, prep=prep) as loader:
+            iterator: Any = iter(loader)
+            next(iterator)
+            used[prep] = int(iterator._slots.inbox._head.touched.max())
+    assert used["tail"] < 0.3 * used["host"]
+
+
+def test_an_error_in_a_worker_is_the_users() -> None:
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        batches(stoker.DataLoader, Pictures("sizes"), prep="tail")
+
+
+def _mixed_up(samples: list[Any]) -> Any:
+    return default_collate(samples)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"collate_fn": _mixed_up}, "another collate_fn"),
+        ({"num_workers": 0}, "no workers"),
+        ({"workers": "threads"}, "threads"),
+        ({"ranks": "shared"}, "made for or by others"),
+        ({"batch_size": None}, "another collate_fn"),
+    ],
+)
+def test_what_does_not_fit_stays_on_the_host_and_is_named_once(options: dict[str, Any], why: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with stoker.DataLoader(Pictures("alone"), **{"num_workers": 1, "prep": "tail", **options}) as loader:
+            next(iter(loader))
+            next(iter(loader))
+            assert loader.stats().on_device == 0
+    said = [str(warning.message) for warning in caught if "prep=" in str(warning.message)]
+    assert len(said) == 1 and why in said[0]
+
+
+def test_without_a_device_everything_stays_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([parameter])
+    with stoker.DataLoader(Pictures(), batch_size=8, num_workers=1, prep="tail") as loader:
+        assert all(numbers.device.type == "cpu" for numbers, _ in loader)
+        assert loader.stats().on_device == 0
+    assert optimizer.param_groups
+
+
+def test_a_plan_asks_for_it_and_the_script_wins() -> None:
+    plan = stoker.Plan(prep="tail")
+    assert stoker.DataLoader(Pictures(), plan=plan).prep == "tail"
+    assert stoker.DataLoader(Pictures(), plan=plan, prep="host").prep == "host"
+    with pytest.raises(ConfigError, match="prep must be one of 'host', 'tail'"):
+        stoker.DataLoader(Pictures(), prep="gpu")
+    with pytest.raises(ConfigError, match="where pixels are computed"):
+        stoker.Plan.of_values({"prep": "gpu"})
+
+
+def test_a_full_device_falls_back_to_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    def move(content: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    expected = batches(DataLoader, Pictures())
+    finishing._say_once.cache_clear()
+    monkeypatch.setattr(finishing, "_moved", move)
+    with pytest.warns(UserWarning, match="no memory left") as caught:
+        assert_same(batches(stoker.DataLoader, Pictures(), prep="tail"), expected)
+    assert len(caught) == 1
