@@ -24,7 +24,7 @@ ratio = 0.5                # the part of all batches that they make at most, ins
 workers = 8                # how many Ray starts, where the address is a Ray cluster's: "ray://head:10001" or "auto"
 part = "all"               # what they do: "all"; "prepare" what this host reads; or "samples" that this host collates
 [prep]
-where = "tail"             # bytes become numbers on the GPU; or "host"
+where = "tail"             # bytes become numbers on the GPU; "device": pictures are decoded there; or "host"
 [checkpoint]
 overhead = 0.03
 """
@@ -40,9 +40,9 @@ from stoker.errors import ConfigError
 
 READERS, MOST_READERS = 16, 64
 """Threads that read ahead on a host if nothing is said, and at most. They wait for storage, not for a core."""
-HOST, TAIL = "host", "tail"
-PREPS = (HOST, TAIL)
-"""Where pixels are computed: on the host, or from their bytes on the device."""
+HOST, TAIL, DEVICE = "host", "tail", "device"
+PREPS = (HOST, TAIL, DEVICE)
+"""Where pixels are computed: on the host; from their bytes on the device; from their files there."""
 OFFLOAD_PARTS = ("all", "prepare", "samples")
 _KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")

@@ -1,17 +1,26 @@
-"""`prep="tail"`: batches are those of torch's loader, bit for bit, and what does not fit stays on the host.
+"""`prep="tail"` and `"device"`: batches are those of torch's loader, bit for bit, and what does not fit stays on the host.
 
-The device is the processor here: the same list of operations is done in the training process. `tests/gpu` has a GPU.
+The device is the processor here: what workers leave is done in the training process by other code than theirs would be.
+`tests/gpu` has a GPU.
 """
 
+import io
+import random
+import sys
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from tests.device import lookalike
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 import stoker
+from stoker.device import decoder
 from stoker.errors import ConfigError
 from stoker.feed import finishing
 
@@ -173,7 +182,7 @@ def test_a_plan_asks_for_it_and_the_script_wins() -> None:
     plan = stoker.Plan(prep="tail")
     assert stoker.DataLoader(Pictures(), plan=plan).prep == "tail"
     assert stoker.DataLoader(Pictures(), plan=plan, prep="host").prep == "host"
-    with pytest.raises(ConfigError, match="prep must be one of 'host', 'tail'"):
+    with pytest.raises(ConfigError, match="prep must be one of 'host', 'tail', 'device'"):
         stoker.DataLoader(Pictures(), prep="gpu")
     with pytest.raises(ConfigError, match="where pixels are computed"):
         stoker.Plan.of_values({"prep": "gpu"})
@@ -189,3 +198,119 @@ def test_a_full_device_falls_back_to_the_host(monkeypatch: pytest.MonkeyPatch) -
     with pytest.warns(UserWarning, match="no memory left") as caught:
         assert_same(batches(stoker.DataLoader, Pictures(), prep="tail"), expected)
     assert len(caught) == 1
+
+
+class OnProcessor:
+    """Stands in for the decoder of a GPU."""
+
+    def submit(self, files: torch.Tensor, table: torch.Tensor, shape: Any, ops: Any) -> Any:
+        numbers = decoder.decoded_on_host(files, table, shape, ops)
+        return SimpleNamespace(result=lambda: numbers, on_host=0)
+
+
+@pytest.fixture
+def decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "decoder_of", lambda _: OnProcessor())
+    monkeypatch.setattr(finishing, "_obstacle_to_decoding", lambda _: "")
+    module = type(sys)("torchvision.transforms.functional")
+    for name in ("to_tensor", "pil_to_tensor"):
+        function = getattr(lookalike, name)
+        own = type(function)(function.__code__, module.__dict__, name)
+        module.__dict__.update({"np": np, "torch": torch, name: own, "Any": Any})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+class Files(Dataset[Any]):
+    """JPEG files, one of five progressive."""
+
+    def __init__(self, broken: int = -1) -> None:
+        self.files = []
+        for number in range(27):
+            pixels = np.random.default_rng(number).integers(0, 256, (7, 9, 3), dtype=np.uint8)
+            place = io.BytesIO()
+            picture = Image.fromarray(pixels).resize((90 + number, 120), Image.Resampling.BICUBIC)
+            picture.save(place, "JPEG", progressive=number % 5 == 0)
+            self.files.append(place.getvalue()[:-600] if number == broken else place.getvalue())
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        functional: Any = sys.modules["torchvision.transforms.functional"]
+        picture = lookalike.random_crop(Image.open(io.BytesIO(self.files[index])).convert("RGB"))
+        return lookalike.normalized(functional.to_tensor(picture)), index
+
+
+@pytest.mark.usefixtures("decodes")
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("seed", [None, 7])
+def test_pictures_are_decoded_elsewhere(seed: int | None, persistent: bool) -> None:
+    options = {"seed": seed, "persistent_workers": persistent}
+    assert_same(
+        batches(stoker.DataLoader, Files(), prep="device", **options), batches(stoker.DataLoader, Files(), **options)
+    )
+
+
+@pytest.mark.usefixtures("decodes")
+def test_files_travel_and_pixels_only_of_what_the_hardware_does_not_take() -> None:
+    with stoker.DataLoader(Files(), batch_size=27, num_workers=1, prep="device") as loader:
+        next(iter(loader))
+        assert loader.stats().on_device == 27
+        assert loader.stats().decoded_on_device == 21
+
+
+@pytest.mark.usefixtures("decodes")
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_damaged_picture_raises_in_its_turn_and_the_loop_goes_on(seed: int | None) -> None:
+    def outcomes(prep: str) -> list[Any]:
+        random.seed(0)
+        torch.manual_seed(3)
+        loader: Any = stoker.DataLoader(Files(13), batch_size=4, num_workers=2, prep=prep, seed=seed)
+        iterator, found = iter(loader), []
+        while True:
+            try:
+                found.append(next(iterator)[1].tolist())
+            except OSError as error:
+                assert "truncated" in str(error)
+                found.append(type(error))
+            except StopIteration:
+                return [*found, loader.stats().batches, loader.stats().samples]
+
+    assert outcomes("device") == outcomes("host")
+
+
+@pytest.mark.usefixtures("decodes")
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_batch_that_is_decoded_ahead_was_not_seen_yet(seed: int | None) -> None:
+    def loader() -> Any:
+        torch.manual_seed(3)
+        return stoker.DataLoader(Files(), batch_size=4, num_workers=2, prep="device", seed=seed, shuffle=True)
+
+    first = loader()
+    whole = [labels.tolist() for _, labels in first]
+    second = loader()
+    iterator = iter(second)
+    for _ in range(3):
+        next(iterator)
+    state = second.state_dict()
+    third = loader()
+    third.load_state_dict(state)
+    assert [labels.tolist() for _, labels in third] == whole[3:]
+
+
+@pytest.mark.usefixtures("decodes")
+def test_validation_is_exact_unless_asked_for() -> None:
+    expected = [numbers for numbers, _ in stoker.DataLoader(Files(), batch_size=9, num_workers=1, seed=7)]
+    with torch.no_grad():
+        planned: Any = stoker.DataLoader(Files(), batch_size=9, num_workers=1, seed=7, plan=stoker.Plan(prep="device"))
+        got = [numbers for numbers, _ in planned]
+        assert planned.stats().decoded_on_device == 0 and planned.stats().on_device == 27
+        asked: Any = stoker.DataLoader(Files(), batch_size=9, num_workers=1, seed=7, prep="device")
+        list(asked)
+        assert asked.stats().decoded_on_device == 21
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+
+
+def test_without_the_hardware_pictures_are_decoded_here_and_that_is_said() -> None:
+    with pytest.warns(UserWarning, match="decoded on the host, and only finished on the device, because it is no GPU"):
+        assert_same(batches(stoker.DataLoader, Pictures(), prep="device"), batches(DataLoader, Pictures()))

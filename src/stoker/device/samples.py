@@ -1,16 +1,21 @@
 """Samples of a worker on their way into a batch: recorders become bytes, and what is left to do travels beside the batch.
 
 This holds for plain tuples, lists and dictionaries, which `default_collate` takes apart, and where all samples of a batch
-have the same left to do. All others are made real here.
+have the same left to do. All others are made real here. What is left, `Made.rest`, is one of
+
+    ("tail", ((path, colours lie side by side, ops), ...))     the batch has bytes in the place of numbers
+    ("device", ((path, shape, ops), ...))                      the batch is (batch, [(files, table), ...]), see `recipe`
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from stoker.device.recorder import Recorder, Recording, lies_by_pixel
+import numpy as np
+import torch
 
-TAIL = "tail"
-"""What a `Made.rest` begins with whose batch has bytes in the place of numbers."""
+from stoker.device.recipe import row_of_pixels
+from stoker.device.recorder import BytesHere, Recorder, Recording, lies_by_pixel
+from stoker.plan import DEVICE, TAIL
 
 _CONTAINERS = frozenset({tuple, list, dict})
 _DEPTH = 3
@@ -24,9 +29,14 @@ class Worker:
     def __init__(self) -> None:
         self._mode = Recording()
         self._rest: tuple[Any, ...] | None = None
+        self._packed: list[Any] = []
 
-    def begin(self) -> None:
+    def begin(self, where: str) -> None:
         """Record in this thread from now on."""
+        if where == DEVICE:
+            from stoker.device import picture  # Pillow is imported where there are to be pictures
+
+            picture.begin()
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def take(self) -> tuple[Any, ...] | None:
@@ -38,28 +48,40 @@ class Worker:
         """Samples without recorders."""
         if type(samples) is not list or not samples:
             return samples
-        parts = []
+        parts: list[Any] = []
+        self._packed = []
         for path, first in list(_recorders(samples[0], ())):
             leaves = [_at(sample, path) for sample in samples]
-            if all(map(_is_like(first), leaves)):
+            if not all(map(_is_like(first), leaves)):
+                continue
+            if any(type(leaf.content) is not BytesHere for leaf in leaves):
+                self._packed.append(packed([leaf.content for leaf in leaves]))
+                samples = [_with(sample, path, 0) for sample in samples]
+                parts.append((path, first.content.shape, first.ops))
+            else:
                 pictures = [leaf.content.bytes() for leaf in leaves]
                 by_pixel = all(map(lies_by_pixel, pictures))
                 if by_pixel:
                     pictures = [picture.permute(1, 2, 0) for picture in pictures]
                 samples = [_with(sample, path, picture) for sample, picture in zip(samples, pictures, strict=True)]
                 parts.append((path, by_pixel, first.ops))
-        self._rest = (TAIL, tuple(parts)) if parts else None
+        self._rest = (DEVICE if self._packed else TAIL, tuple(parts)) if parts else None
         return [_real(sample) for sample in samples]
+
+    def beside(self, batch: Any) -> Any:
+        """A batch with what is packed beside it, if anything is."""
+        files, self._packed = self._packed, []
+        return (batch, files) if files else batch
 
 
 _worker: Worker | None = None
 
 
-def begin() -> Worker:
-    """Record in this worker process from now on."""
+def begin(where: str) -> Worker:
+    """Record in this worker process from now on, for what the device is to do."""
     global _worker
     _worker = Worker()
-    _worker.begin()
+    _worker.begin(where)
     return _worker
 
 
@@ -71,7 +93,9 @@ class Settling:
 
     def __call__(self, samples: list[Any]) -> Any:
         """Collate."""
-        return self.collate_fn(samples if _worker is None else _worker.settle(samples))
+        if _worker is None:
+            return self.collate_fn(samples)
+        return _worker.beside(self.collate_fn(_worker.settle(samples)))
 
 
 def _recorders(value: Any, path: Path) -> Iterator[tuple[Path, Recorder]]:
@@ -120,3 +144,25 @@ def _real(value: Any) -> Any:
     if kind is dict:
         return {key: _real(part) for key, part in value.items()}
     return kind(map(_real, value)) if kind in _CONTAINERS else value
+
+
+def packed(contents: list[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Files and pixels one after the other, and the table that says what they are."""
+    pieces: list[Any] = []
+    rows, offset = [], 0
+    for content in contents:
+        if type(content) is BytesHere:
+            pixels = content.bytes().permute(1, 2, 0).contiguous().numpy()
+            piece: Any = pixels.reshape(-1)
+            rows.append(row_of_pixels(offset, pixels.shape[1], pixels.shape[0], pixels.shape[2]))
+        else:
+            piece = content.file
+            rows.append(content.recipe.row(offset, len(piece)))
+        pieces.append(piece)
+        offset += len(piece)
+    whole = torch.empty(offset, dtype=torch.uint8)
+    at, target = 0, whole.numpy()
+    for piece in pieces:
+        target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    return whole, torch.tensor(rows, dtype=torch.int64)

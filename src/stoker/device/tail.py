@@ -34,9 +34,17 @@ def plain_operand(value: torch.Tensor) -> tuple[tuple[int, ...], bytes]:
 
 def finish(content: torch.Tensor, ops: Ops, memory_format: torch.memory_format = torch.preserve_format) -> torch.Tensor:
     """Numbers of bytes, on the device where the bytes are."""
-    numbers = content.to(torch.float32, memory_format=memory_format)
+    return _done(content.to(torch.float32, memory_format=memory_format), ops)
+
+
+def finish_into(out: torch.Tensor, content: torch.Tensor, ops: Ops) -> None:
+    """Numbers of bytes, in memory that is there."""
+    _done(out.copy_(content), ops)
+
+
+def _done(numbers: torch.Tensor, ops: Ops) -> torch.Tensor:
     for name, value in ops:
-        _FUNCTIONS[name](numbers, _operand(name, value, content.device))
+        _FUNCTIONS[name](numbers, _operand(name, value, numbers.device))
     return numbers
 
 
@@ -62,14 +70,18 @@ Finish = Callable[[torch.Tensor, Ops], torch.Tensor]
 def finish_batch(batch: Any, parts: Sequence[Any], finish: Finish) -> Any:
     """Finish what parts name in a batch: each is a path of keys, whether colours lie side by side, and operations."""
     for path, by_pixel, ops in parts:
+        content = batch
+        for key in path:
+            content = content[key]
+        numbers = finish(content.permute(0, 3, 1, 2) if by_pixel else content, ops)
         if not path:
-            return _finished(batch, by_pixel, ops, finish)
-        inner = batch
-        for key in path[:-1]:
-            inner = inner[key]
-        inner[path[-1]] = _finished(inner[path[-1]], by_pixel, ops, finish)
+            return numbers
+        put_at(batch, path, numbers)
     return batch
 
 
-def _finished(content: torch.Tensor, by_pixel: bool, ops: Ops, finish: Finish) -> torch.Tensor:
-    return finish(content.permute(0, 3, 1, 2) if by_pixel else content, ops)
+def put_at(batch: Any, path: Sequence[Any], numbers: torch.Tensor) -> None:
+    """Put numbers into the place that a path of keys leads to."""
+    for key in path[:-1]:
+        batch = batch[key]
+    batch[path[-1]] = numbers

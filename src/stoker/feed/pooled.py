@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from stoker.feed import sharing
-from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
+from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter
+from stoker.feed.refusing import refuse_in_children
 from stoker.meter import now
 from stoker.pool.pool import Pool
 from stoker.pool.serving import Result

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.memory import Flag
+from stoker.plan import HOST
 from stoker.pool.crew import Crew, ProcessCrew
 from stoker.pool.maker import Room
 from stoker.pool.serving import Duty, Exchange, Result, serve
@@ -24,8 +25,8 @@ class LoaderSlots:
     def __init__(self, loader: Any, spares: list[Inbox]) -> None:
         self._spares = spares
         finishing = loader.here.finishing
-        self.records = finishing is not None
-        """Whether workers leave something of their samples to the device."""
+        self.records = HOST if finishing is None else finishing.where
+        """What workers leave to the device."""
         wanted = loader.pin_memory or (finishing is not None and finishing.pins)
         pins = next((spare.pins for spare in spares if spare.pins is not None), None) or pins_for(wanted=wanted)
         self.pins = pins is not None

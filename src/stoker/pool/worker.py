@@ -20,6 +20,7 @@ from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.memory import keep_freed
 from stoker.meter import now
+from stoker.plan import HOST
 from stoker.pool.filling import Reducers, fill, one_reader, read
 from stoker.pool.maker import count_samples
 from stoker.pool.work import NOT_COMMON, Made
@@ -43,11 +44,11 @@ class SlotRoom:
 
     reducers: Reducers = staticmethod(one_reader)
 
-    def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool, records: bool = False) -> None:
+    def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool, records: str = HOST) -> None:
         self.area = area
         self.caching = caching
         self.records = records
-        """Whether samples are left unfinished, for the device to finish them."""
+        """What of the samples is left for the device to do; see `plan.PREPS`."""
         self.alike_everywhere = alike_everywhere
         """Whether workers collate as the training process does; see `leaves`."""
 
@@ -56,7 +57,7 @@ class SlotRoom:
         self.pid = os.getpid()
         self.outbox = Outbox(self.area, number)
         self.leaves = collate_into(self.outbox, alike_everywhere=self.alike_everywhere)
-        self._recorded = begin_recording() if self.records else None
+        self._recorded = None if self.records == HOST else begin_recording(self.records)
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
         """Make a batch in a slot, and announce it. When every slot is in use, the batch travels torch's way."""

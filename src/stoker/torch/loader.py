@@ -46,8 +46,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     `workers="threads"` the workers are threads. With `cache="8GB"` files, or the samples of a `stoker.Dataset`, are kept
     in memory that all processes and jobs of this host share. With `group="name"` every batch is prepared once for all jobs
     of that name on this host. With `ranks="shared"` the workers of all ranks of this job on this host help each other. With
-    `prep="tail"` the bytes of pictures become numbers on the GPU, and batches arrive there. A `plan` sets the arguments
-    that are not given. `stats()` tells what the loader has done; `close()` ends its workers.
+    `prep="device"` the GPU decodes and prepares pictures, with `prep="tail"` it turns their bytes into numbers. A `plan`
+    sets the arguments that are not given. `stats()` tells what the loader has done; `close()` ends its workers.
     """
 
     _options: Options
