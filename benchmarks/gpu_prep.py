@@ -60,16 +60,18 @@ def train(rounds: int) -> None:
                     raise RuntimeError(done.stderr)
                 found[kind].append(json.loads(done.stdout.splitlines()[-1]))
                 print(kind, found[kind][-1], done.stderr.strip()[-200:], flush=True)
-    speed = {kind: statistics.median(run["images_per_s"] for run in runs) for kind, runs in found.items()}
-    processor = {kind: statistics.median(run["processor_s"] for run in runs) for kind, runs in found.items()}
+    speed, processor = (
+        harness.Outcome({kind: [run[name] for run in runs] for kind, runs in found.items()})
+        for name in ("images_per_s", "processor_s")
+    )
     harness.report(
         f"ResNet-18, 14 workers, {torch.cuda.get_device_name()}",
-        ratio=speed["device"] / speed["python"],
-        tail_ratio=speed["tail"] / speed["python"],
-        of_loop_alone=speed["device"] / speed["loop alone"],
-        processor_ratio=processor["device"] / processor["python"],
-        images_per_s=speed,
-        processor_s=processor,
+        ratio=speed.ratio("device", "python"),
+        tail_ratio=speed.ratio("tail", "python"),
+        of_loop_alone=speed.ratio("device", "loop alone"),
+        processor_ratio=processor.ratio("device", "python"),
+        images_per_s=speed.medians(),
+        processor_s=processor.medians(),
     )
 
 

@@ -4,10 +4,14 @@ The device is the processor here: what workers leave is done in the training pro
 `tests/gpu` has a GPU.
 """
 
+import contextlib
+import gc
 import io
 import random
 import sys
+import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +27,7 @@ import stoker
 from stoker.device import decoder
 from stoker.errors import ConfigError
 from stoker.feed import finishing
+from stoker.feed.coming import Coming
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -314,3 +319,26 @@ def test_validation_is_exact_unless_asked_for() -> None:
 def test_without_the_hardware_pictures_are_decoded_here_and_that_is_said() -> None:
     with pytest.warns(UserWarning, match="decoded on the host, and only finished on the device, because it is no GPU"):
         assert_same(batches(stoker.DataLoader, Pictures(), prep="device"), batches(DataLoader, Pictures()))
+
+
+def test_an_error_keeps_nothing_on_the_device_alive() -> None:
+    """Objects of CUDA that a forked child meets as garbage would end it: nothing may wait for the collector."""
+    job: Any = decoder.Job.__new__(decoder.Job)
+    job.ended, job.error = threading.Event(), OSError("image file is truncated")
+    job.ended.set()
+    iterator, coming, there = SimpleNamespace(_arrived=0, _is_due=False), Coming(1), weakref.ref(job)
+
+    def fail() -> Any:
+        raise OSError("again")
+
+    gc.disable()
+    try:
+        with contextlib.suppress(OSError):
+            job.result()
+        kept = weakref.ref(coming)
+        with contextlib.suppress(OSError):
+            coming.take(iterator, fail)
+        del job, coming, fail
+        assert there() is None and kept() is None
+    finally:
+        gc.enable()

@@ -65,8 +65,12 @@ class Job:
     def result(self) -> torch.Tensor:
         """The batch, for the caller's stream."""
         self.ended.wait()
-        if self.error is not None:
-            raise self.error
+        error, self.error = self.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # what has failed refers to this job: a child process would meet its events as garbage, and abort
         torch.cuda.current_stream(self._out.device).wait_event(self.done)
         return self._out
 
@@ -133,7 +137,7 @@ class Decoder:
                 try:
                     self._do(job)
                 except BaseException as error:
-                    job.error = error
+                    job.error = error.with_traceback(None)
                 job.files = job.table = None  # so that the slot is free again
                 job.ended.set()
                 self._stream.synchronize()  # before the loop's stream may have the memory of a job that nobody waits for
@@ -229,6 +233,8 @@ def recipe_of(row: Sequence[int], shape: Sequence[int]) -> Recipe:
 
 
 _decoders: dict[torch.device, Decoder] = {}
+_inherited: list[Any] = []
+"""What belongs to the parent of this process. It may not be freed here, where CUDA cannot be called."""
 
 
 @functools.cache
@@ -250,6 +256,7 @@ def _go_on() -> None:
 
 
 def _leave() -> None:
+    _inherited.append(dict(_decoders))
     _decoders.clear()
     decoder_of.cache_clear()
 
