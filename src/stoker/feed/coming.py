@@ -33,12 +33,12 @@ class Coming:
                 items.append(_Item(None, iterator._arrived, error, iterator._is_due))
         item = items.popleft()
         iterator._arrived, iterator._is_due = item.samples, item.is_due
-        if (error := item.error) is not None:
+        if (failure := item.error) is not None:
             del item
             try:
-                raise error
+                raise failure
             finally:
-                del error  # or error and frame would keep each other, and what is being decoded
+                del failure  # or error and frame would keep each other, and what is being decoded
         if type(item.batch) is not Decoding:
             return item.batch
         batch = item.batch.result()
