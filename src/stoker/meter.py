@@ -55,6 +55,10 @@ class LoaderStats:
     """Samples that came from the caches of other hosts."""
     bytes_peer: int = 0
     """Bytes that came from the caches of other hosts."""
+    on_device: int = 0
+    """Samples that the device finished."""
+    decoded_on_device: int = 0
+    """Samples among them whose pictures it decoded."""
     remote: int = 0
     """Samples that were prepared on other hosts."""
     remote_ratio: float = 0.0
@@ -165,6 +169,7 @@ class Meter:
         self.hits = self.misses = self.bytes_cache = self.bytes_storage = self.faults = 0
         self.fetch_s = 0.0
         self.helped = self.remote = self.read_ahead = self.hits_disk = self.hits_peer = self.bytes_peer = 0
+        self.on_device = self.decoded_on_device = 0
         self.remote_ratio, self.remote_part = 0.0, ""
         self.remote_workers = self.remote_wanted = self.remote_bytes = 0
         self.began_at = 0.0  # when the loader was first iterated
@@ -215,6 +220,8 @@ class Meter:
             hits_disk=self.hits_disk,
             hits_peer=self.hits_peer,
             bytes_peer=self.bytes_peer,
+            on_device=self.on_device,
+            decoded_on_device=self.decoded_on_device,
             remote=self.remote,
             remote_ratio=self.remote_ratio,
             remote_part=self.remote_part,

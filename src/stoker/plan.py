@@ -24,6 +24,8 @@ address = "tcp://a:7100"   # where workers on other hosts dial this one
 ratio = 0.5                # the part of all batches that they make at most, instead of what is measured and decided
 workers = 8                # how many Ray starts, where the address is a Ray cluster's: "ray://head:10001" or "auto"
 part = "all"               # what they do: "all"; "prepare" what this host reads; or "samples" that this host collates
+[prep]
+where = "tail"             # bytes become numbers on the GPU; "device": pictures are decoded there; or "host"
 [checkpoint]
 overhead = 0.03
 """
@@ -40,6 +42,9 @@ from stoker.units import parse_place
 
 READERS, MOST_READERS = 16, 64
 """Threads that read ahead on a host if nothing is said, and at most. They wait for storage, not for a core."""
+HOST, TAIL, DEVICE = "host", "tail", "device"
+PREPS = (HOST, TAIL, DEVICE)
+"""Where pixels are computed: on the host; from their bytes on the device; from their files there."""
 OFFLOAD_PARTS = ("all", "prepare", "samples")
 _KINDS = {str: "text in quotes", int: "a whole number", float: "a number", bool: "true or false"}
 CACHE_POLICIES = ("keep-first", "reuse-distance", "lru")
@@ -61,6 +66,7 @@ SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
         "workers": ("offload_workers", int),
         "part": ("offload_part", str),
     },
+    "prep": {"where": ("prep", str)},
     "checkpoint": {"overhead": ("overhead", float)},
 }
 
@@ -86,6 +92,7 @@ class Plan:
     offload_ratio: float | None = None
     offload_workers: int | None = None
     offload_part: str | None = None
+    prep: str | None = None
     overhead: float | None = None
 
     @classmethod
@@ -142,6 +149,8 @@ class Plan:
             raise ConfigError("the workers of [offload] must be 1 or more")
         if plan.offload_part not in (None, *OFFLOAD_PARTS):
             raise ConfigError(f"the part that is offloaded is one of {', '.join(OFFLOAD_PARTS)}, not {plan.offload_part!r}")
+        if plan.prep not in (None, *PREPS):
+            raise ConfigError(f"where pixels are computed is one of {', '.join(PREPS)}, not {plan.prep!r}")
         if plan.overhead is not None and not 0 < plan.overhead < 1:
             raise ConfigError("overhead is a fraction between 0 and 1")
         return plan

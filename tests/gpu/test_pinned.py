@@ -83,3 +83,15 @@ def test_new_shapes_grow_the_locked_slots() -> None:
         assert values.is_pinned()
         assert values.shape == (1, 1000 * (number + 1))
         assert (values.to("cuda", non_blocking=True) == number).all()
+
+
+def test_a_batch_that_outlives_its_loader_leaves_no_error_at_a_fork() -> None:
+    loader = pinned(Numbers(64, (64, 64)), batch_size=4, num_workers=1)
+    kept = list(loader)
+    loader.close()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert int(torch.ones(3, device="cuda").sum()) == 3  # CUDA reports an error at the next call, whatever it is of
+    assert (kept[0][0].flatten(1)[:, 0] == kept[0][1]).all()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
-from stoker.plan import Plan
+from stoker.plan import PREPS, Plan
 from stoker.run.script import execute
 from stoker.units import parse_bytes, parse_place
 
@@ -77,6 +77,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "`stoker worker`, dial this address of this host, and share a secret with it",
     )
     parser.add_argument(
+        "--prep",
+        choices=PREPS,
+        help="tail: workers stop at the bytes of a picture, and the GPU turns them into numbers; batches arrive there, the "
+        "same bit for bit. device: the GPU decodes, crops, resizes and flips, too (docs/prep.md). Both where torch's "
+        "default_collate makes the batches and an optimizer has parameters on a GPU",
+    )
+    parser.add_argument(
         "--checkpoint",
         metavar="DIR",
         help="save models, optimizers, schedulers and the training loader there by itself, and go on from there when the "
@@ -126,6 +133,8 @@ def run(options: argparse.Namespace) -> int:
 
         check(options.offload)
         plan = replace(plan, offload=options.offload)
+    if options.prep is not None:
+        plan = replace(plan, prep=options.prep)
     if options.checkpoint_every is not None and options.checkpoint_every < 1:
         raise ConfigError("--checkpoint-every must be 1 or more")
     if options.restart_args is not None and options.checkpoint is None:

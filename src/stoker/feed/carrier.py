@@ -9,7 +9,6 @@ Iterators of other modules derive from `MapIter`, and define `_begin_epoch`, `_o
 
 import os
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +16,17 @@ from typing import Any
 import torch
 
 from stoker.cache.notes import noted
+from stoker.device.samples import Settling
 from stoker.feed.ahead import Ahead
+from stoker.feed.coming import Coming
+from stoker.feed.finishing import Finishing
 from stoker.feed.progress import Progress, is_batched
+from stoker.feed.refusing import refuse_in_children
 from stoker.feed.view import LoaderView, seeds_of
-from stoker.host import forks
 from stoker.internals.names import BaseIterator, InlineIterator, WorkersIterator, pin_memory, profiler_enabled
 from stoker.live.record import Record
 from stoker.meter import Meter, now
+from stoker.plan import DEVICE, HOST
 from stoker.pool.crew import ends_in_words, let_go_on
 from stoker.pool.maker import CountingCollate
 from stoker.pool.processes import LoaderSlots
@@ -52,8 +55,15 @@ class _Watched:
     _pin_memory: bool
     _sampler_iter: Any
     _skip: int
+    _finishing: Finishing | None
+    _coming: Coming | None = None
+    """Where batches are decoded ahead of the loop."""
+    _decodes_ahead = 1
+    """How many batches."""
 
     def _watch(self, loader: Any) -> None:
+        self._finishing = loader.here.finishing
+        self._coming = None if self._finishing is None or self._finishing.where != DEVICE else Coming(self._decodes_ahead)
         self._began = now()
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
         self._caching, self._record, self._ahead = loader.here.caching, loader.here.record(), loader.here.ahead
@@ -81,7 +91,7 @@ class _Watched:
             record.times[0] = began
         self._arrived = 0
         try:
-            data = self._obtain()
+            data = self._obtain() if self._coming is None else self._coming.take(self, self._obtain)
         except StopIteration:
             self._progress.end()
             if self._ahead is not None:
@@ -106,6 +116,13 @@ class _Watched:
         if record is not None:
             record.tell(meter, self._progress, ended)
         return data
+
+    def _finished(self, made: Made, batch: Any) -> Any:
+        """Do what workers have left to the device."""
+        if self._finishing is None or type(made.rest) is not tuple:
+            return batch
+        self._meter.on_device += made.samples
+        return self._finishing.finish(batch, made.rest)
 
     def _pinned(self, batch: Any) -> Any:
         """Page-lock a batch that was made in this process, if the loader has `pin_memory`."""
@@ -144,26 +161,6 @@ class InlineIter(_Watched, InlineIterator):
         return noted(super()._next_index())
 
 
-_iterators: "weakref.WeakSet[Any]" = weakref.WeakSet()
-
-
-def refuse_in_children(iterator: Any) -> None:
-    """Make an iterator raise in forked children: a batch that a child took would be missing in this process."""
-    _iterators.add(iterator)
-
-
-def _refuse() -> Any:
-    raise RuntimeError("this iterator belongs to the process that this one was forked from: call iter() of the loader")
-
-
-def _after_fork_in_child() -> None:
-    for iterator in list(_iterators):
-        iterator._obtain = _refuse
-
-
-forks.register(forks.Stage.ITERATORS, after_in_child=_after_fork_in_child)
-
-
 class WorkersIter(_Watched, WorkersIterator):
     """`num_workers>0` without a seed: torch's iterator and worker loop, over slots and lines of ours."""
 
@@ -177,8 +174,9 @@ class WorkersIter(_Watched, WorkersIterator):
         self._busy_until = [0.0] * loader.num_workers
         self._slots = slots
         context = loader.multiprocessing_context or torch.multiprocessing
-        room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False)
-        collate = SlotCollate(room, loader.collate_fn, batched=is_batched(loader), batch_size=loader.batch_size)
+        room = SlotRoom(slots.inbox.area, loader.caching, alike_everywhere=False, records=slots.records)
+        collate_fn = loader.collate_fn if slots.records == HOST else Settling(loader.collate_fn)
+        collate = SlotCollate(room, collate_fn, batched=is_batched(loader), batch_size=loader.batch_size)
         opener, begin = self._parts(loader, slots, room, forked=are_forked(context))
         hand_out = None if loader.caching.staging is None else noted_order
         self._lines = LinedContext(context, loader.num_workers, begin, opener.arrived, explain, hand_out=hand_out)
@@ -220,7 +218,7 @@ class WorkersIter(_Watched, WorkersIterator):
         self._arrived += made.samples
         if made.counts is not None:
             self._meter.add(made.counts)
-        return data
+        return self._finished(made, data)
 
     def _try_get_data(self, timeout: float = LOOK_AFTER_WORKERS_S) -> Any:
         try:

@@ -16,6 +16,7 @@ from stoker.tensor.caching import Caching
 from stoker.tensor.leaves import HereCollate
 
 if TYPE_CHECKING:
+    from stoker.feed.finishing import Finishing
     from stoker.feed.offloading import Relaying
     from stoker.live.record import Record
 
@@ -40,6 +41,8 @@ class Here:
         self._record: Record | None = None
         self._publisher = 0
         self._scalars: Scalars | None = None
+        self.finishing: Finishing | None = None
+        """What the device does with the batches of this epoch's workers; None if it does nothing."""
 
     @property
     def caching(self) -> Caching:

@@ -13,9 +13,11 @@ from typing import Any
 import torch.multiprocessing
 import torch.utils.data
 
+from stoker.device.samples import Settling
 from stoker.errors import ConfigError
 from stoker.feed import sharing
 from stoker.feed.carrier import MapInlineIter, MapWorkersIter
+from stoker.feed.finishing import finishing_of
 from stoker.feed.pooled import InTurnIter, PoolIter
 from stoker.feed.progress import is_batched
 from stoker.feed.route import EpochWorks, recognise
@@ -62,6 +64,7 @@ def _make(loader: Any) -> Any:
         _check_threads(loader)
     elif loader.num_workers:
         loader.check_worker_number_rationality()
+    loader.here.finishing = finishing_of(loader)
     if loader._by_position:
         iterator = _seeded(loader, threads=threads)
     elif loader.num_workers == 0:
@@ -98,7 +101,8 @@ def _threads_kind(loader: Any) -> Any:
 
 def _seeded(loader: Any, *, threads: bool) -> Any:
     """An iterator for a loader with a seed: the works of an epoch say what is prepared."""
-    split = loader.in_order and is_batched(loader) and not prepares_batches(loader.dataset)
+    records = loader.here.finishing is not None
+    split = loader.in_order and is_batched(loader) and not prepares_batches(loader.dataset) and not records
     route = recognise(loader, loader.seed)
     works = EpochWorks(route, loader._progress, loader.num_workers, split=split)
     works.steering = loader.caching.steering(loader, route.own, route.world)
@@ -110,7 +114,7 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
 
     if loader.num_workers == 0:
         return SeededInlineIter(loader, works, maker(loader.collate_fn))
-    own = maker(_collate_here(loader) if threads else loader.collate_fn)
+    own = maker(Settling(loader.collate_fn) if records else _collate_here(loader) if threads else loader.collate_fn)
     if threads:
         start = partial(_thread_pool, loader, partial(itself, own))
     else:

@@ -14,7 +14,7 @@ import torch.utils.data
 from stoker.errors import ConfigError
 from stoker.host import ranks
 from stoker.internals import expected
-from stoker.plan import CACHE_POLICIES, Plan
+from stoker.plan import CACHE_POLICIES, HOST, PREPS, Plan
 from stoker.units import parse_bytes, parse_place
 
 
@@ -46,6 +46,7 @@ class Options:
     readers: int | None = None
     """Readers of the host's keeper; None: as many as are usual. Only a plan says it."""
     moves_readers: bool | None = None
+    prep: str | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     is_cache_planned: bool = False
     """Whether the cache is a plan's wish, not the script's."""
@@ -69,6 +70,7 @@ class Options:
                 share_ranks=None,
                 peers=None,
                 offload=None,
+                prep=None,
             )
         return self._planned(plan, dataset)._checked(dataset)
 
@@ -77,6 +79,7 @@ class Options:
         asked = {"seed=": self.seed is not None, "group=": self.group is not None, "cache=": self.cache is not None}
         asked |= {"ranks='shared'": self.ranks == "shared", "peers=": self.peers is not None}
         asked |= {"offload=": self.offload is not None, "cache_disk=": self.cache_disk is not None}
+        asked |= {"prep=": self.prep not in (None, HOST)}
         return [name for name, is_asked in (asked | {"workers='threads'": self.workers == "threads"}).items() if is_asked]
 
     def _planned(self, plan: Plan, dataset: Any) -> "Options":
@@ -110,6 +113,8 @@ class Options:
             and not streams
         ):
             found["offload"] = plan.offload
+        if plan.prep is not None and is_open("prep", None):
+            found["prep"] = plan.prep
         found |= {"offload_ratio": plan.offload_ratio, "offload_workers": plan.offload_workers}
         found["offload_part"] = plan.offload_part
         found |= {"readers": plan.readers, "moves_readers": plan.move_readers}
@@ -139,6 +144,8 @@ class Options:
             raise ConfigError(f"workers must be 'processes' or 'threads', not {self.workers!r}")
         if self.ranks not in (None, "shared"):
             raise ConfigError(f"ranks must be 'shared' or None, not {self.ranks!r}")
+        if self.prep not in (None, *PREPS):
+            raise ConfigError(f"prep must be one of {', '.join(map(repr, PREPS))}, not {self.prep!r}")
         if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
             raise ConfigError(f"seed must be a whole number or None, not {self.seed!r}")
         if not is_enabled():

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from stoker.feed import sharing
-from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter, refuse_in_children
+from stoker.feed.carrier import LOOK_AFTER_WORKERS_S, MapIter
+from stoker.feed.refusing import refuse_in_children
 from stoker.meter import now
 from stoker.pool.pool import Pool
 from stoker.pool.serving import Result
@@ -107,7 +108,7 @@ class PoolIter(MapIter):
     def _obtain(self) -> Any:
         made = self._made(self._next_result())
         assert self._pool is not None
-        return self._pool.open(made)
+        return self._finished(made, self._pool.open(made))
 
     def _made(self, result: Result) -> Made:
         """What was made. An error of the user's dataset is raised here."""

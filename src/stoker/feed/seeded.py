@@ -15,7 +15,7 @@ from stoker.pool.maker import PositionMaker
 from stoker.pool.pool import Pool
 from stoker.pool.serving import Result
 from stoker.pool.threads import HereRoom
-from stoker.pool.work import Made, Work
+from stoker.pool.work import COLLATE, Made, Work
 from stoker.tensor.seeding import generators_restored
 
 
@@ -115,8 +115,8 @@ class SeededPoolIter(PoolIter):
         """A batch that was ordered as a whole. If it comes as samples, from another host, they are collated here."""
         made = self._made(self._next_result())
         assert self._pool is not None
-        if made.rest is None:
-            return self._pool.open(made)
+        if made.rest != COLLATE:
+            return self._finished(made, self._pool.open(made))
         with self._collating():
             batch = self._here.merge(self._works.ordered[0].work, self._pool.open(made))
         return self._pinned(batch)

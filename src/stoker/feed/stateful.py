@@ -166,6 +166,7 @@ class _StatefulWorkers(StatefulOrders):
     _worker_queue_idx_cycle: Any
     _lines: Any
     _states: Inbox | None = None
+    _decodes_ahead = 0  # a state is that of the batch which came last
 
     def __init__(self, loader: Any, slots: LoaderSlots) -> None:
         self._begin_notes(loader)

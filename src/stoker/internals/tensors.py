@@ -15,3 +15,7 @@ version_of: Callable[[torch.Tensor], int] = attrgetter("_version")
 """A number that rises with each change in place: how a change during a copy, or an update, is noticed."""
 storage_of: Callable[[Any], int] = attrgetter("_cdata")
 """The identity of a storage: tensors that share memory still do after a batch has travelled."""
+make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
+"""Makes a tensor that has a shape and a type, and no memory."""
+without_subclasses: Callable[[], Any] = torch._C.DisableTorchFunctionSubclass
+"""Within this, what a tensor of ours is asked for is answered by torch itself."""

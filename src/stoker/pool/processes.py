@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.memory import Flag
+from stoker.plan import HOST
 from stoker.pool.crew import Crew, ProcessCrew
 from stoker.pool.maker import Room
 from stoker.pool.serving import Duty, Exchange, Result, serve
@@ -23,7 +24,11 @@ class LoaderSlots:
 
     def __init__(self, loader: Any, spares: list[Inbox]) -> None:
         self._spares = spares
-        pins = next((spare.pins for spare in spares if spare.pins is not None), None) or pins_for(loader)
+        finishing = loader.here.finishing
+        self.records = HOST if finishing is None else finishing.where
+        """What workers leave to the device."""
+        wanted = loader.pin_memory or (finishing is not None and finishing.pins)
+        pins = next((spare.pins for spare in spares if spare.pins is not None), None) or pins_for(wanted=wanted)
         self.pins = pins is not None
         self.inbox = _take_spare(spares, loader.num_workers, loader.prefetch_factor, pins)
 
@@ -68,7 +73,7 @@ class LinePool:
         self.open, self.open_common = opener.open, opener.open_common
         self.free_common = inbox.free_common
         self.drop = opener.drop
-        room = SlotRoom(inbox.area, caching, alike_everywhere=True)
+        room = SlotRoom(inbox.area, caching, alike_everywhere=True, records=slots.records)
         beginning = Beginning(room, forked=are_forked(context))
         self._lines = LinedContext(context, duty.workers, beginning, Made, explain, ids_of=_ids_of)
         self._orders: list[Any] = []

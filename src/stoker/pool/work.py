@@ -97,8 +97,8 @@ class Made(NamedTuple):
     is_part: bool = False
     """Whether others are filling the same slot."""
     batch: Any = None
-    rest: str | None = None
-    """What is left to be done in the training process: COLLATE, or nothing."""
+    rest: Any = None
+    """What is left to be done in the training process: COLLATE, what `device/samples` says, or nothing."""
     state: Any = None
     """The state of the worker's dataset after this batch, if it has one; see `pool/stateful`."""
 

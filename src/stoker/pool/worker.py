@@ -15,10 +15,13 @@ import torch
 import torch.utils.data
 
 from stoker.cache.notes import noted
+from stoker.device.samples import Worker
+from stoker.device.samples import begin as begin_recording
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper, look_for_parent_every, pin_memory
 from stoker.memory import keep_freed
 from stoker.meter import now
+from stoker.plan import HOST
 from stoker.pool.filling import Reducers, fill, one_reader, read
 from stoker.pool.maker import count_samples
 from stoker.pool.work import NOT_COMMON, Made
@@ -38,12 +41,15 @@ class SlotRoom:
     """The slots of a worker process. Made in the training process, begun once in each worker."""
 
     outbox: Outbox
+    _recorded: Worker | None = None
 
     reducers: Reducers = staticmethod(one_reader)
 
-    def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool) -> None:
+    def __init__(self, area: Area, caching: Caching, *, alike_everywhere: bool, records: str = HOST) -> None:
         self.area = area
         self.caching = caching
+        self.records = records
+        """What of the samples is left for the device to do; see `plan.PREPS`."""
         self.alike_everywhere = alike_everywhere
         """Whether workers collate as the training process does; see `leaves`."""
 
@@ -52,6 +58,7 @@ class SlotRoom:
         self.pid = os.getpid()
         self.outbox = Outbox(self.area, number)
         self.leaves = collate_into(self.outbox, alike_everywhere=self.alike_everywhere)
+        self._recorded = None if self.records == HOST else begin_recording(self.records)
 
     def put(self, make: Callable[[], Any], samples: int, slot: int = NOT_COMMON) -> Made:
         """Make a batch in a slot, and announce it. When every slot is in use, the batch travels torch's way."""
@@ -74,11 +81,13 @@ class SlotRoom:
             outbox.abandon()
         place = (self.area.common if joined else outbox.worker, number, length, used)
         ended = now()
-        return Made(samples, ended, ended - began, self.caching.take(), False, place, layout, pickled, joined)
+        made = Made(samples, ended, ended - began, self.caching.take(), False, place, layout, pickled, joined)
+        return made if self._recorded is None else made._replace(rest=self._recorded.take())
 
     def _whole(self, batch: Any, samples: int, began: float) -> Made:
         ended = now()
-        return Made(samples, ended, ended - began, self.caching.take(), batch=batch)
+        rest = None if self._recorded is None else self._recorded.take()
+        return Made(samples, ended, ended - began, self.caching.take(), batch=batch, rest=rest)
 
 
 class Beginning:

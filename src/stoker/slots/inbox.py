@@ -196,6 +196,7 @@ class Inbox:
             self.pins.wait()
             for mapping, _ in self._locked.values():
                 self.pins.unlock(mapping.address)
+            self._locked.clear()
         self._mappings.clear()
         start = 0
         for place in sorted(self._lent_places()):

@@ -120,9 +120,9 @@ def _check(code: int, what: str) -> None:
         raise RuntimeError(f"{what} failed with error {code}")
 
 
-def pins_for(loader: Any) -> CudaPins | None:
-    """Page-locking for a loader that asks for it; None without a CUDA device that allows it."""
-    if not loader.pin_memory or not torch.cuda.is_available():
+def pins_for(*, wanted: bool) -> CudaPins | None:
+    """Page-locking where it is wanted; None without a CUDA device that allows it."""
+    if not wanted or not torch.cuda.is_available():
         return None
     try:
         return CudaPins()

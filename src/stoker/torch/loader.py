@@ -45,12 +45,13 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     workers or on which of them prepares a batch, and a loop resumed from `state_dict()` goes on exactly where it was. With
     `workers="threads"` the workers are threads. With `cache="8GB"` files, or the samples of a `stoker.Dataset`, are kept
     in memory that all processes and jobs of this host share. With `group="name"` every batch is prepared once for all jobs
-    of that name on this host. With `ranks="shared"` the workers of all ranks of this job on this host help each other. A
-    `plan` sets the arguments that are not given. `stats()` tells what the loader has done; `close()` ends its workers.
+    of that name on this host. With `ranks="shared"` the workers of all ranks of this job on this host help each other. With
+    `prep="device"` the GPU decodes and prepares pictures, with `prep="tail"` it turns their bytes into numbers. A `plan`
+    sets the arguments that are not given. `stats()` tells what the loader has done; `close()` ends its workers.
     """
 
     _options: Options
-    _told_about_threads = _told_about_ranks = False
+    _told_about_threads = _told_about_ranks = _told_about_prep = False
     _draws = False
     """Whether a worker has seen the dataset draw from a default generator."""
 
@@ -93,6 +94,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         ranks: str | None = None,
         peers: str | None = None,
         offload: str | None = None,
+        prep: str | None = None,
         plan: Plan | str | os.PathLike[str] | None = None,
     ) -> None:
         asked = Options(
@@ -110,6 +112,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             ranks=ranks,
             peers=peers,
             offload=offload,
+            prep=prep,
             plan=plan,
             given=self.__dict__.pop("_given", frozenset()),
         )
@@ -120,7 +123,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.cache_disk = options.cache_disk
         self.group, self.group_bytes = options.group, options.group_bytes
         self.group_patience_s, self.ranks = options.group_patience_s, options.ranks
-        self.peers, self.offload = options.peers, options.offload
+        self.peers, self.offload, self.prep = options.peers, options.offload, options.prep
         self._owner = os.getpid()
         self._meter = Meter()
         self._progress = Progress()
