@@ -88,6 +88,11 @@ class Tables:
         """Views of the groups that the rows are in."""
         if not len(ids):
             return []
+        if (group := self._in_a_row(ids)) is not None:
+            rows, held = slice(ids[0], ids[-1] + 1), self._held.get()
+            content = held.get(group).content
+            bounds = zip(held.starts[rows].tolist(), held.ends[rows].tolist(), strict=True)
+            return [content[start:end] for start, end in bounds]
         numbers = np.asarray(ids, np.int64)
         checked((int(numbers.min()), int(numbers.max())), len(self))
         groups = (np.searchsorted(self._firsts, numbers, side="right") - 1).tolist()
@@ -104,6 +109,17 @@ class Tables:
             return [content[start:end] for start, end in zip(starts, ends, strict=True)]
         contents = {group: each.content for group, each in found.items()}
         return [contents[group][start:end] for group, start, end in zip(groups, starts, ends, strict=True)]
+
+    def _in_a_row(self, ids: Sequence[int]) -> int | None:
+        """The group of a column's values that are asked for one after the other; None for others."""
+        if self.column is None or not isinstance(ids, range | list) or not 0 <= ids[0] < len(self):
+            return None
+        group = self._place(ids[0])[0]
+        follow = range(ids[0], ids[0] + len(ids))
+        is_whole = follow.stop <= self._firsts[group + 1] and (
+            ids == follow if isinstance(ids, range) else ids == [*follow]
+        )
+        return group if is_whole else None
 
     def expect(self, ids: Sequence[int]) -> None:
         """Begin to read the next groups that these are in; a process that may fork does nothing, as it keeps no threads."""
