@@ -122,12 +122,15 @@ def test_removed_while_nothing_is_written(shelf_dir: Path) -> None:
 
 
 def flip(path: Path, wanted: bytes, bit: int = 3) -> None:
-    """Change one bit in the middle of some bytes, as a faulty memory or disk does."""
+    """Change one bit in the middle of some bytes, as a faulty disk does, wherever they are: free pages may have a copy."""
     content = path.read_bytes()
-    place = content.index(wanted) + len(wanted) // 2
+    place = content.index(wanted)
     with path.open("r+b") as file:
-        file.seek(place)
-        file.write(bytes([content[place] ^ 1 << bit]))
+        while place >= 0:
+            middle = place + len(wanted) // 2
+            file.seek(middle)
+            file.write(bytes([content[middle] ^ 1 << bit]))
+            place = content.find(wanted, place + 1)
 
 
 @pytest.mark.parametrize("room", [20, 100], ids=["full", "with room"])
