@@ -71,7 +71,8 @@ class Job:
                 raise error
             finally:
                 del error  # what has failed refers to this job: a child process would meet its events as garbage, and abort
-        torch.cuda.current_stream(self._out.device).wait_event(self.done)
+        stream = torch.cuda.current_stream(self._out.device)
+        stream.wait_event(self.done)
         return self._out
 
 
