@@ -47,6 +47,11 @@ class Abroad:
         self._answering: ThreadPoolExecutor | None = None
         self._is_over = threading.Event()
 
+    @property
+    def has_others(self) -> bool:
+        """Whether other hosts take part now."""
+        return bool(self._peerings)
+
     def join(self, about: dict[str, Any], folder: Path, table: Table, roots: tuple[str, ...]) -> Far | None:
         """A loader's files on other hosts; None if it knows none, or if they cannot be used."""
         peers = str(about["peers"])

@@ -34,6 +34,8 @@ from stoker.plan import MOST_READERS
 PERIOD_S = 0.25
 """Readers are not moved again before."""
 _LOOK_S = 0.1
+_LOOK_ABROAD_S = 1.0
+"""Other hosts tell what they hold at any time, also while nothing is queued: what is shown of them is at most so old."""
 _EASY = 0.7
 """Nobody is near to being late if an equal share of the readers takes at most this part of the loop's time."""
 _EASY_S = 0.75
@@ -65,7 +67,9 @@ class House:
         """When to call `govern` again; None: when something was heard."""
         if self._is_more_to_learn:
             return 0.0
-        return _LOOK_S if any(queue.works for queue in self._queues.values()) else None
+        if any(queue.works for queue in self._queues.values()):
+            return _LOOK_S
+        return _LOOK_ABROAD_S if self._abroad.has_others else None
 
     def hear(self, line: socket.socket, pid: int, said: Said) -> None:
         """A process has said something. Raises ValueError if it makes no sense."""
