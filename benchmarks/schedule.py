@@ -40,7 +40,7 @@ from stoker.schedule.queue import POLICIES
 from stoker.schedule.rules import Rules
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.summary import summarise
-from stoker.schedule.trace import Kept, from_start, read_trace
+from stoker.schedule.trace import TraceBounds, from_start, read_trace
 
 SPLIT = (20.0, 70.0, 10.0)
 MECHANISMS = ("proportional", "greedy", "tune", "opt")
@@ -109,7 +109,7 @@ class Bench:
                     yield run(jobs, 16, policy, mechanism, window=(4000, 5000)) | {"split": parts, "per_hour": per_hour}
 
     def policies(self) -> Row:
-        kept = Kept((1, 16), (10**1.5, 10**4))
+        kept = TraceBounds((1, 16), (10**1.5, 10**4))
         jobs = read_trace(self._data / "philly_jobs_digest.csv", self._profiles, SPLIT, kept)
         jobs = [replace(job, arrival_s=job.arrival_s / self._speed) for job in from_start(jobs[2000:10000])]
         for policy in self._policies:

@@ -18,7 +18,7 @@ from pathlib import Path
 import harness
 from stoker.units import parse_bytes
 from stoker.wire.peer import Peer
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.wire.kept import SECRET, Kept, name
@@ -93,7 +93,7 @@ def main() -> None:
     rate = options.link * 125_000
     given: list[list[int]] = [[] for _ in range(options.hosts)]
     slowest: list[float] = []
-    with Server(("127.0.0.1", 0), Kept(ITEMS, parse_bytes(options.size, "--size")), SECRET) as server:
+    with ItemServer(("127.0.0.1", 0), Kept(ITEMS, parse_bytes(options.size, "--size")), SECRET) as server:
         link = Link(server.address, rate)
         with contextlib.ExitStack() as stack:
             peers = [stack.enter_context(Peer(link.address, SECRET, connections=2)) for _ in given]

@@ -24,7 +24,7 @@ from typing import Any
 import harness
 import stoker
 from stoker.cache import stores
-from stoker.cache.disk import Disk
+from stoker.cache.disk import OpenDiskTier
 from stoker.cache.shelf import DISK, Shelf
 
 LEAST, MOST = 60_000, 160_000
@@ -82,7 +82,7 @@ def fill(place: Path, numbers: list[int]) -> None:
     files.mkdir()
     room = os.statvfs(place)
     use = Shelf(place).join("items", room.f_bavail * room.f_frsize // 2, tier=DISK)
-    disk = Disk(use.folder)
+    disk = OpenDiskTier(use.folder)
     lmdb = place / "lmdb"
     lmdb.mkdir()
     store = stores.acquire(lmdb)
@@ -120,7 +120,7 @@ class Reader:
             self.store = stores.acquire(place / "lmdb")
         elif way != "files":
             self.folder = next(path.parent for path in place.rglob("*.segment"))
-            self.disk = Disk(self.folder)
+            self.disk = OpenDiskTier(self.folder)
 
     def read(self, number: int) -> int:
         """Read one; how many bytes of payload it has."""

@@ -25,9 +25,9 @@ import harness
 from stoker import memory
 from stoker.cache.store import Store
 from stoker.keeper.giving import Gifts
-from stoker.wire.answers import Answer
+from stoker.wire.answers import ItemsAnswer
 from stoker.wire.peer import Peer
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 
 SIZE, COUNT, TOGETHER = 100_000, 2_000, 32
 SECRET = b"only for this benchmark"
@@ -46,7 +46,7 @@ def serve(host: str) -> None:
             store.put([(key, source.randbytes(SIZE)) for key in KEYS[place : place + 100]], BUDGET)
         plain = socket.create_server((host, 0))
         threading.Thread(target=send_plainly, args=(plain,), daemon=True).start()
-        with Server((host, 0), Gifts(store), SECRET) as server:
+        with ItemServer((host, 0), Gifts(store), SECRET) as server:
             print(server.address[1], plain.getsockname()[1], flush=True)
             sys.stdin.read()
 
@@ -95,7 +95,7 @@ def plainly(socks: list[socket.socket], messages: int) -> float:
     return messages * MESSAGE / (time.perf_counter() - began) / 1e9
 
 
-def fetched(peer: Peer, together: int, use: Callable[[list[bytes], Answer], None], count: int = COUNT) -> float:
+def fetched(peer: Peer, together: int, use: Callable[[list[bytes], ItemsAnswer], None], count: int = COUNT) -> float:
     """GB/s of items that come over the wire and are used, as many under way as the peer allows."""
     waiting = []
     began = time.perf_counter()
@@ -109,13 +109,13 @@ def fetched(peer: Peer, together: int, use: Callable[[list[bytes], Answer], None
     return count * SIZE / (time.perf_counter() - began) / 1e9
 
 
-def finish(keys: list[bytes], request: object, use: Callable[[list[bytes], Answer], None]) -> None:
+def finish(keys: list[bytes], request: object, use: Callable[[list[bytes], ItemsAnswer], None]) -> None:
     with request.answer() as answer:  # type: ignore[attr-defined]
         assert not any(payload is None for payload in answer.payloads), "something is missing"
         use(keys, answer)
 
 
-def in_memory(_: list[bytes], answer: Answer) -> None:
+def in_memory(_: list[bytes], answer: ItemsAnswer) -> None:
     assert len(answer.payloads[0] or b"") == SIZE
 
 
@@ -126,7 +126,7 @@ class Kept:
         self.folder = tempfile.TemporaryDirectory(dir="/dev/shm")
         self.store = Store(Path(self.folder.name))
 
-    def use(self, keys: list[bytes], answer: Answer) -> None:
+    def use(self, keys: list[bytes], answer: ItemsAnswer) -> None:
         items = [(key, item) for key, item in zip(keys, answer.sealed, strict=True) if item is not None]
         assert self.store.put(items, BUDGET, is_sealed=True) == len(keys)
 
@@ -174,7 +174,7 @@ def allocated_alone() -> float:
 def into_used_pages(peer: Peer, kept: Kept) -> float:
     """Into a store that is full: each item takes the place of another."""
 
-    def use(keys: list[bytes], answer: Answer) -> None:
+    def use(keys: list[bytes], answer: ItemsAnswer) -> None:
         items = [(key, item) for key, item in zip(keys, answer.sealed, strict=True) if item is not None]
         assert kept.store.put(items, BUDGET, keys, is_sealed=True) == len(keys)
 

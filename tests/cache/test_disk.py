@@ -12,7 +12,7 @@ from tests.cache.requests import Numbered
 
 from stoker.cache import rebuilding, stores
 from stoker.cache.cached import Cache
-from stoker.cache.disk import Disk
+from stoker.cache.disk import OpenDiskTier
 from stoker.cache.segments import Segment
 from stoker.cache.shelf import DISK, CacheUse, Shelf
 from stoker.cache.store import StoreFullError
@@ -38,14 +38,14 @@ def join(place: Path, budget: int = ROOM) -> CacheUse:
 def filled(place: Path, items: int, budget: int = ROOM) -> Path:
     """A tier that has some items, and that nobody uses any more; its folder."""
     use = join(place, budget)
-    disk = Disk(use.folder, segment_bytes=SEGMENT)
+    disk = OpenDiskTier(use.folder, segment_bytes=SEGMENT)
     for number in range(items):
         disk.put([(key(number), payload(number))])
     leave(disk, use)
     return use.folder
 
 
-def leave(disk: Disk, use: CacheUse) -> None:
+def leave(disk: OpenDiskTier, use: CacheUse) -> None:
     disk.close()
     use.close()
     stores.close_unused()
@@ -61,7 +61,7 @@ def restart_host(folder: Path) -> None:
 def inside(place: Path, items: int, budget: int = ROOM) -> set[int]:
     """Which items are there, for the next job. Their bytes are right."""
     use = join(place, budget)
-    disk = Disk(use.folder, segment_bytes=SEGMENT)
+    disk = OpenDiskTier(use.folder, segment_bytes=SEGMENT)
     found = set()
     for number in range(items):
         try:
@@ -78,7 +78,7 @@ def inside(place: Path, items: int, budget: int = ROOM) -> set[int]:
 
 def test_what_was_put_is_got_whole_and_in_blocks(tmp_path: Path) -> None:
     use = join(tmp_path)
-    disk = Disk(use.folder)
+    disk = OpenDiskTier(use.folder)
     long = random.Random(0).randbytes(2 * BLOCK_BYTES + 17)
     assert disk.get(key(1)) is None
     assert disk.put([(key(1), b"small"), (key(2), b""), (key(3), long)]) == 3
@@ -92,7 +92,7 @@ def test_what_was_put_is_got_whole_and_in_blocks(tmp_path: Path) -> None:
 
 def test_the_budget_is_exact_and_what_came_first_stays(tmp_path: Path) -> None:
     use = join(tmp_path, 100)
-    disk = Disk(use.folder)
+    disk = OpenDiskTier(use.folder)
     assert disk.put([(key(number), bytes(size)) for number, size in enumerate((60, 50, 40, 1))]) == 2  # 60, then 40
     assert disk.room_bytes() == 0
     assert disk.put([(key(9), b"x")]) == 0
@@ -102,7 +102,7 @@ def test_the_budget_is_exact_and_what_came_first_stays(tmp_path: Path) -> None:
 
 def test_another_version_replaces_the_one_before_and_is_written_once(tmp_path: Path) -> None:
     use = join(tmp_path)
-    disk = Disk(use.folder)
+    disk = OpenDiskTier(use.folder)
     assert disk.put([(key(1), b"old")]) == 1
     assert disk.put([(key(1), b"old")]) == 0
     assert disk.put([(key(1, 1), b"newer")]) == 1
@@ -139,7 +139,7 @@ def test_what_was_not_synced_is_dropped_after_a_restart(tmp_path: Path) -> None:
     lost = {int.from_bytes(records[number].key[:16], "big") for number in (len(records) // 2, -1)}
     assert set(range(190)) - found == lost
     use = join(tmp_path)
-    disk = Disk(use.folder, segment_bytes=SEGMENT)
+    disk = OpenDiskTier(use.folder, segment_bytes=SEGMENT)
     assert disk.put([(key(number), payload(number)) for number in sorted(lost)]) == len(lost)  # they are kept anew
     leave(disk, use)
     assert inside(tmp_path, 190) == set(range(190))
@@ -167,11 +167,11 @@ def test_a_smaller_budget_gives_the_disk_back(tmp_path: Path) -> None:
 def test_segments_that_nobody_asks_for_any_more_are_given_back(tmp_path: Path) -> None:
     folder = filled(tmp_path, 200)
     use = join(tmp_path)
-    disk = Disk(folder, segment_bytes=SEGMENT)
+    disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
     disk.put([(key(number, 1), payload(number, 1)) for number in range(200)])
     leave(disk, use)
     use = join(tmp_path)
-    disk = Disk(folder, segment_bytes=SEGMENT)
+    disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
     assert disk.written_bytes() < 1.5 * sum(len(payload(number, 1)) for number in range(200))
     assert all(disk.get(key(number, 1)) == payload(number, 1) for number in range(200))
     leave(disk, use)
@@ -181,7 +181,7 @@ def test_a_cut_file_gives_no_wrong_byte_and_no_signal(tmp_path: Path) -> None:
     folder = filled(tmp_path, 200)
     rng = random.Random(0)
     use = join(tmp_path)
-    disk = Disk(folder, segment_bytes=SEGMENT)
+    disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
     for path in folder.glob("*.segment"):
         os.truncate(path, rng.randrange(path.stat().st_size))
     wrong, damaged = [], 0
@@ -203,7 +203,7 @@ def test_a_cut_file_gives_no_wrong_byte_and_no_signal(tmp_path: Path) -> None:
 def test_an_index_that_is_cut_under_a_job_is_an_error(tmp_path: Path) -> None:
     folder = filled(tmp_path, 200)
     use = join(tmp_path)
-    disk = Disk(folder, segment_bytes=SEGMENT)
+    disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
     os.truncate(folder / "data.mdb", 3 * 4096)
     with pytest.raises(OSError, match="damaged"):
         disk.get(key(1))
@@ -233,7 +233,7 @@ def test_kill_9_at_any_moment(tmp_path: Path) -> None:
         told.update(int.from_bytes(done[at : at + 4], "big") for at in range(0, len(done) - 3, 4))
         first += 2000
         if kill % 10 == 9:
-            disk = Disk(use.folder, segment_bytes=SEGMENT)
+            disk = OpenDiskTier(use.folder, segment_bytes=SEGMENT)
             assert all(disk.get(key(number)) == payload(number) for number in told)
             assert disk.written_bytes() == sum(len(payload(n)) for n in range(first) if disk.size(key(n)) is not None)
             disk.close()
@@ -247,7 +247,7 @@ def _writer(folder: Path, first: int, tell: int) -> int:
     child = os.fork()
     if not child:
         try:
-            disk = Disk(folder, segment_bytes=SEGMENT)
+            disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
             for number in range(first, first + 1000):
                 disk.put([(key(number), payload(number))])
                 os.write(tell, number.to_bytes(4, "big"))
@@ -259,7 +259,7 @@ def _writer(folder: Path, first: int, tell: int) -> int:
 def test_a_full_file_system_is_said_and_what_was_kept_stays(small_tmpfs: Callable[[str], Path]) -> None:
     place = small_tmpfs("size=70m")
     use = join(place, 1 << 26)
-    disk = Disk(use.folder)
+    disk = OpenDiskTier(use.folder)
     kept = 0
     with pytest.raises(StoreFullError, match="full"):
         for number in range(500):

@@ -5,7 +5,15 @@ import random
 
 import pytest
 
-from stoker.checkpoint.frequency import Costs, Pace, SnapshotMode, choose, interval, overhead_at, profiled_iterations
+from stoker.checkpoint.frequency import (
+    CheckpointPace,
+    Costs,
+    SnapshotMode,
+    choose,
+    interval,
+    overhead_at,
+    profiled_iterations,
+)
 
 
 def by_brute_force(costs: Costs, budget: float) -> int:
@@ -52,7 +60,7 @@ def test_how_long_is_watched_before_the_first() -> None:
 class Loop:
     """A loop whose iterations take one second alone, and more beside a persist."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: CheckpointPace) -> None:
         self.pace = pace
         self.stall_s = 0.5
         self.persist_s = 2.0
@@ -76,7 +84,7 @@ class Loop:
 
 @pytest.mark.parametrize("budget", [0.05, 0.035])
 def test_the_interval_follows_what_happens_in_both_directions(budget: float) -> None:
-    pace = Pace(budget)
+    pace = CheckpointPace(budget)
     for _ in range(20):
         pace.iterated(1.0, 0.0, beside=False)
     loop = Loop(pace)
@@ -99,7 +107,7 @@ def test_the_interval_follows_what_happens_in_both_directions(budget: float) -> 
 
 
 def test_a_given_interval_stays() -> None:
-    pace = Pace(0.05, fixed=7)
+    pace = CheckpointPace(0.05, fixed=7)
     loop = Loop(pace)
     loop.slowed, loop.persist_s = 2.0, 50.0
     for _ in range(5):
@@ -108,7 +116,7 @@ def test_a_given_interval_stays() -> None:
 
 
 def test_a_validation_between_two_iterations_is_not_taken_for_the_checkpoints_cost() -> None:
-    pace = Pace(0.05)
+    pace = CheckpointPace(0.05)
     for number in range(200):
         pace.iterated(100.0 if number == 100 else 1.0, 0.0, beside=100 <= number < 110)
     pace.close_interval()

@@ -9,7 +9,7 @@ import pytest
 from stoker.cache.replay import replay
 from stoker.decide import published
 from stoker.decide.loading import Loading, SampleTime, alone
-from stoker.decide.simulate import Cluster, Contender, Played, Sources, look_up, play
+from stoker.decide.simulate import Contender, Played, Sources, TrainingCluster, look_up, play
 from stoker.errors import ConfigError
 from stoker.order import Drawn
 
@@ -21,14 +21,14 @@ def even(alone_s: float) -> SampleTime:
     return SampleTime({count: alone_s / count for count in range(1, 9)})
 
 
-def two_gpus(**values: object) -> Cluster:
+def two_gpus(**values: object) -> TrainingCluster:
     """One host: a sample takes 1 s from storage, nothing from here, and is prepared in no time."""
     free = SampleTime({1: 0.0})
     known = {
         "hosts": 1, "gpus": 2, "samples": 16, "cached": 0, "batch": 4, "train_s": 4.0, "workers": 4,
         "loading": Loading(alone(free), alone(even(1.0))), "prepare": free,
     }  # fmt: skip
-    return Cluster(**known | values)  # type: ignore[arg-type]
+    return TrainingCluster(**known | values)  # type: ignore[arg-type]
 
 
 def sources(here: list[list[int]]) -> Sources:

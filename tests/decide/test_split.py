@@ -7,7 +7,7 @@ import pytest
 
 from stoker.decide.looks import Known, Look
 from stoker.decide.offload import Remote, best_ratio, rate_at
-from stoker.decide.split import CALM, Split, Stage
+from stoker.decide.split import CALM, Split, SplitStage
 
 
 @dataclass
@@ -119,7 +119,7 @@ def test_a_second_start_measures_nothing() -> None:
     world, first = World(300, 100, 100), Split()
     after(world, first, 20)
     again = Split(first.known)
-    assert again.stage is Stage.LIVE
+    assert again.stage is SplitStage.LIVE
     world.timings.clear()
     rates = [after(world, again, 1) for _ in range(4)]
     assert again.timings == 0 and min(rates[1:]) >= 0.97 * world.best
@@ -127,9 +127,9 @@ def test_a_second_start_measures_nothing() -> None:
 
 def test_another_kind_of_remote_worker_measures_only_that() -> None:
     world, split = World(300, 100, 100), Split(Known(loop=300, local=100, cpu_here=0.01))
-    assert split.stage is Stage.LIVE
+    assert split.stage is SplitStage.LIVE
     split.look(world.look(split))
-    assert split.stage is Stage.ALL
+    assert split.stage is SplitStage.ALL
     after(world, split, 6)
     assert split.timings == 0 and split.ratio == pytest.approx(best_ratio(300, 100, world.remotes), abs=0.1)
 
@@ -222,7 +222,7 @@ def test_the_part_that_gives_most_is_chosen(winner: str, loop: float) -> None:
     assert split.part == winner and looks(1) >= 0.97 * world.best
     again = Split(split.known, PARTS)
     again.look(world.look(again))
-    assert again.stage is Stage.LIVE and again.part == winner
+    assert again.stage is SplitStage.LIVE and again.part == winner
     rates[winner] = 2.0  # its link is nearly gone
     looks(15)
     assert split.part != winner and looks(1) >= 0.97 * world.best
@@ -245,7 +245,7 @@ def test_works_of_another_part_are_not_counted() -> None:
     world.remote = 5.0
     for _ in range(5):
         split.look(replace(world.look(split), is_mixed=True))
-    assert split.stage is Stage.ALL and split.part == "prepare" and "prepare" not in split.known.there
+    assert split.stage is SplitStage.ALL and split.part == "prepare" and "prepare" not in split.known.there
 
 
 def test_another_part_may_become_better() -> None:
@@ -263,7 +263,7 @@ def test_another_part_may_become_better() -> None:
 
 def test_workers_that_are_just_beginning_are_waited_for() -> None:
     world, split = World(1000, 100, 100, cost=0.02), Split()
-    while split.stage is not Stage.ALL:
+    while split.stage is not SplitStage.ALL:
         after(world, split, 1)
     for _ in range(3):
         split.look(replace(world.look(split), there=0.0, busy_there=1.0))

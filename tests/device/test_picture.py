@@ -15,7 +15,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from tests.device import lookalike
 
 from stoker.device import picture
-from stoker.device.picture import Drawn, Standing
+from stoker.device.picture import StandIn, Undecoded
 from stoker.device.recipe import is_for_hardware
 from stoker.device.recorder import Recorder, Recording
 
@@ -86,7 +86,7 @@ def test_pictures_are_noted_and_made_the_same(chain: str, content: bytes, stands
     expected = prepare()
     drawn = torch.rand(())
     got = stands_in(prepare)
-    assert type(got) is Recorder and type(got.content) is Drawn
+    assert type(got) is Recorder and type(got.content) is Undecoded
     assert torch.equal(torch.rand(()), drawn)
     assert got.shape == expected.shape and got.stride() == expected.stride()
     exactly = chain != "flip, resize, crop"  # Pillow's weights are not symmetric to the last bit
@@ -183,18 +183,18 @@ def test_only_what_the_hardware_decodes_as_pillow_does_is_left_to_it(
 ) -> None:
     assert is_for_hardware(content) is is_taken
     if is_taken:
-        assert type(stands_in(lambda: Image.open(io.BytesIO(content)))) is Standing
+        assert type(stands_in(lambda: Image.open(io.BytesIO(content)))) is StandIn
 
 
 def test_other_files_and_damaged_ones_are_pillows(stands_in: Any, tmp_path: Any) -> None:
     place = io.BytesIO()
     Image.new("RGB", (90, 90)).save(place, "PNG")
-    assert type(stands_in(lambda: Image.open(place))) is not Standing
+    assert type(stands_in(lambda: Image.open(place))) is not StandIn
     with pytest.raises(OSError, match="truncated"):
         stands_in(lambda: Image.open(io.BytesIO(jpeg()[:-600])).load())
     with pytest.raises(Image.UnidentifiedImageError):
         stands_in(lambda: Image.open(io.BytesIO(b"no picture")))
     (tmp_path / "x.jpg").write_bytes(jpeg())
     with open(tmp_path / "x.jpg", "rb") as file:
-        assert type(stands_in(lambda: Image.open(file).convert("RGB"))) is Standing
-    assert type(stands_in(lambda: Image.open(tmp_path / "x.jpg"))) is Standing
+        assert type(stands_in(lambda: Image.open(file).convert("RGB"))) is StandIn
+    assert type(stands_in(lambda: Image.open(tmp_path / "x.jpg"))) is StandIn

@@ -323,7 +323,7 @@ def test_without_the_hardware_pictures_are_decoded_here_and_that_is_said() -> No
 
 def test_an_error_keeps_nothing_on_the_device_alive() -> None:
     """Objects of CUDA that a forked child meets as garbage would end it: nothing may wait for the collector."""
-    job: Any = decoder.Job.__new__(decoder.Job)
+    job: Any = decoder.DecodeJob.__new__(decoder.DecodeJob)
     job.ended, job.error = threading.Event(), OSError("image file is truncated")
     job.ended.set()
     iterator, coming, there = SimpleNamespace(_arrived=0, _is_due=False), Coming(1), weakref.ref(job)

@@ -92,7 +92,7 @@ def test_the_order_does_not_depend_on_imports() -> None:
     names = orders[0]
     assert names.index("stoker.slots.inbox._before_fork") < names.index("stoker.cache.stores._before_fork")
     assert names.index("stoker.cache.stores._after_fork_in_child") < names.index("stoker.live.record._forget_all")
-    assert names[-1].startswith("stoker.feed.carrier")
+    assert names[-1].startswith("stoker.feed.refusing")
 
 
 def test_nobody_else_asks_the_system() -> None:

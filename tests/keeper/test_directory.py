@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from stoker.keeper import directory
-from stoker.keeper.directory import Directory, numbers_of
+from stoker.keeper.directory import Holders, numbers_of
 
 
 def names(*numbers: int) -> list[bytes]:
@@ -13,7 +13,7 @@ def names(*numbers: int) -> list[bytes]:
 
 
 def test_what_is_told_is_known_until_it_goes() -> None:
-    known = Directory(2)
+    known = Holders(2)
     known.replace(0, names(5, 3, 9))
     known.told(1, names(3, 4), [])
     assert known.holders(names(3)[0]) == [0, 1]
@@ -28,7 +28,7 @@ def test_what_is_told_is_known_until_it_goes() -> None:
 def test_it_agrees_with_a_set_whatever_is_told(monkeypatch) -> None:
     monkeypatch.setattr(directory, "_LATEST", 16)
     chance = random.Random(4)
-    known, truth = Directory(1), set()
+    known, truth = Holders(1), set()
     for _ in range(400):
         held, gone = ([chance.randrange(300) for _ in range(chance.randrange(4))] for _ in range(2))
         known.told(0, names(*held), names(*gone))
@@ -39,7 +39,7 @@ def test_it_agrees_with_a_set_whatever_is_told(monkeypatch) -> None:
 
 
 def test_all_is_held_somewhere() -> None:
-    known = Directory(2)
+    known = Holders(2)
     known.replace(0, names(1, 2))
     known.told(1, names(3), [])
     wanted = numbers_of(names(1, 2, 3, 4))
@@ -49,7 +49,7 @@ def test_all_is_held_somewhere() -> None:
 
 
 def test_a_million_items_are_small() -> None:
-    known = Directory(1)
+    known = Holders(1)
     known._hosts[0].replace(np.arange(0, 2_000_000, 2, dtype=np.uint64))
     assert known.holders(names(1_000_000)[0]) == [0]
     assert known.holders(names(1_000_001)[0]) == []

@@ -9,7 +9,7 @@ from stoker.keeper.giving import Gifts
 from stoker.memory import Bytes
 from stoker.sealed import seal
 from stoker.wire.peer import Peer
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 
 SECRET = b"known to both sides"
 KEYS = [number.to_bytes(16, "big") + b"version" for number in (5, 3, 9, 200)]
@@ -56,7 +56,7 @@ def test_a_generation_is_known_until_the_store_changes(store: Store) -> None:
 def test_items_go_from_store_to_store_without_a_second_seal(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path)
     with (
-        Server(("127.0.0.1", 0), Gifts(store), SECRET) as server,
+        ItemServer(("127.0.0.1", 0), Gifts(store), SECRET) as server,
         Peer(server.address, SECRET, deadline_s=HANG_S) as peer,
     ):
         peer.greet()

@@ -16,7 +16,7 @@ from stoker.keeper import peering as peerings
 from stoker.keeper.directory import numbers_of
 from stoker.keeper.far import Far
 from stoker.keeper.peering import Peering
-from stoker.keeper.table import Table, write_table
+from stoker.keeper.table import KeeperTable, write_table
 
 SECRET = b"a secret of sixteen bytes or more"
 
@@ -150,7 +150,7 @@ def two_hosts(folder: Path) -> Iterator[tuple[Far, "contextlib.AbstractContextMa
     table = write_table(["/data/a"])
     assert table is not None
     with contextlib.closing(Peering(here, [there], SECRET)) as peering:
-        far = Far(peering, Table(table), ("/data",))
+        far = Far(peering, KeeperTable(table), ("/data",))
         far.is_first_epoch = False
         yield far, started()
 

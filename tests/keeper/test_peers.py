@@ -29,7 +29,7 @@ from stoker.source.files import file_version, shared_file_key
 from stoker.wire import handshake
 from stoker.wire.addresses import parse_addresses
 from stoker.wire.peer import Peer
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 from stoker.wire.tls import VARIABLES
 
 PLANTED = Path(__file__).parents[1] / "scripts" / "planted.py"
@@ -168,7 +168,7 @@ def test_a_host_with_another_version_is_one_warning_that_says_so(
     monkeypatch.setattr(ahead, "EARLY_S", 0.0)
     with with_peers(Listed(filled(tmp_path / "data", b"x"))) as loader:
         monkeypatch.setattr(handshake, "VERSION", handshake.VERSION + 1)  # in this process, which is the other host
-        with Server(parse_addresses(loader.peers)[1], Kept(), SECRET):
+        with ItemServer(parse_addresses(loader.peers)[1], Kept(), SECRET):
             said = warned(loader)
         assert len(said) == 1
         assert (

@@ -19,27 +19,27 @@ from stoker.cache.store import Store
 from stoker.errors import ConfigError
 from stoker.feed.foretold import Foretold
 from stoker.keeper.house import House
-from stoker.keeper.orders import Orders
+from stoker.keeper.orders import EpochOrders
 from stoker.keeper.peering import Peering
 from stoker.keeper.reuse import Reuse
-from stoker.keeper.table import Table, Where, range_entry, where, write_table
+from stoker.keeper.table import KeeperTable, Where, range_entry, where, write_table
 from stoker.source.files import shared_file_key
 
 SIZE = 1000
 
 
 def test_orders_are_read_where_they_are_told_and_others_are_unknown() -> None:
-    told = Orders(5, 3)
+    told = EpochOrders(5, 3)
     for epoch in range(4):
         told.write(epoch, np.arange(5) + epoch)
-    read = Orders(5, 3, os.dup(told.memory.descriptor))
+    read = EpochOrders(5, 3, os.dup(told.memory.descriptor))
     assert [read.epoch(epoch).tolist() for epoch in range(5)] == [
         [],
         *([n, n + 1, n + 2, n + 3, n + 4] for n in (1, 2, 3)),
         [],
     ]
     with pytest.raises(ValueError, match="shorter"):
-        Orders(5000, 3, told.memory.descriptor)
+        EpochOrders(5000, 3, told.memory.descriptor)
 
 
 def test_one_process_of_each_host_tells_what_all_ranks_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,9 @@ class Budget:
 class Host:
     """One of two hosts with two files. What it uses is staged before, as readers do it."""
 
-    def __init__(self, folder: Path, number: int, ports: list[int], stack: contextlib.ExitStack, orders: Orders) -> None:
+    def __init__(
+        self, folder: Path, number: int, ports: list[int], stack: contextlib.ExitStack, orders: EpochOrders
+    ) -> None:
         addresses = [("127.0.0.1", port) for port in ports]
         self.peering = Peering(addresses.pop(number), addresses, SECRET)
         stack.callback(self.peering.close)
@@ -81,7 +83,7 @@ class Host:
         table = write_table(["/data/a", "/data/b"])
         assert table is not None
         told = {"world": 2, "rank": number, "ranks_of_host": 1, "capacity": 10 * SIZE}
-        self.reuse = Reuse(self.store, Budget(), self.peering, Table(table), ("/data",), told)  # type: ignore[arg-type]
+        self.reuse = Reuse(self.store, Budget(), self.peering, KeeperTable(table), ("/data",), told)  # type: ignore[arg-type]
         stack.callback(self.reuse.close)
         self.reuse.orders_are(orders)
 
@@ -104,7 +106,7 @@ class Host:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[list[Host]]:
-    orders, ports = Orders(2, 5), free_ports(2)
+    orders, ports = EpochOrders(2, 5), free_ports(2)
     for epoch, ids in enumerate([(0, 1), (1, 0), (1, 0), (0, 1), (0, 1)]):
         orders.write(epoch, np.array(ids))
     with contextlib.ExitStack() as stack:
@@ -135,7 +137,7 @@ def test_what_lies_in_the_store_from_before_is_told(hosts: list[Host], tmp_path:
     table = write_table(["/data/a", "/data/b"])
     assert table is not None
     told = {"world": 2, "rank": 0, "ranks_of_host": 1, "capacity": 10 * SIZE}
-    one.reuse = Reuse(one.store, Budget(), one.peering, Table(table), ("/data",), told)  # type: ignore[arg-type]
+    one.reuse = Reuse(one.store, Budget(), one.peering, KeeperTable(table), ("/data",), told)  # type: ignore[arg-type]
     until(lambda: one.is_listed(0) and other.peering.listed_host(one.key(0)[:16]) == 0)
     one.reuse.close()
 
@@ -154,12 +156,12 @@ def test_a_loader_that_names_the_hosts_otherwise_decides_for_those(hosts: list[H
     try:
         other.peering.add([renamed.address])
         renamed._gifts._stores[one.store.folder] = one.store, 1
-        table, orders = write_table(["/data/a", "/data/b"]), Orders(2, 5)
+        table, orders = write_table(["/data/a", "/data/b"]), EpochOrders(2, 5)
         assert table is not None
         orders.write(0, np.array([0, 1]))
         told = {"world": 2, "rank": 0, "ranks_of_host": 1, "capacity": 10 * SIZE, "samples": 2, "epochs": 5}
         near: Any = Neighbourhood(one, renamed)
-        House()._foretell(near, near, Table(table), ("/data",), told, os.dup(orders.memory.descriptor))
+        House()._foretell(near, near, KeeperTable(table), ("/data",), told, os.dup(orders.memory.descriptor))
         one.peering.close()
         one.reuse = near.reuse
         one.reuse.begin(0)

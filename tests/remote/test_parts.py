@@ -28,7 +28,7 @@ from stoker.checksum import load
 from stoker.feed.parts import candidates
 from stoker.remote import said
 from stoker.remote.far import FarReads
-from stoker.remote.files import LONGEST_BYTES, Files
+from stoker.remote.files import LONGEST_BYTES, ServedFiles
 from stoker.remote.parts import Parts
 from stoker.remote.said import Word
 from stoker.wire import handshake
@@ -211,7 +211,7 @@ def test_which_files_are_given(tmp_path: Path) -> None:
     with open(folder / "long", "wb") as file:
         file.truncate(LONGEST_BYTES + 1)
     os.mkfifo(folder / "pipe")
-    files = Files([str(folder)])
+    files = ServedFiles([str(folder)])
     assert files.content(f"{folder}/old") == b"content"
     assert files.content(f"{folder}/link") == b"content"
     assert files.content(f"{folder}/empty") == b""
@@ -221,14 +221,14 @@ def test_which_files_are_given(tmp_path: Path) -> None:
         assert files.content(str(path)) is None
     (folder / "old").write_bytes(b"changed")
     assert files.content(f"{folder}/old") is None
-    assert Files(()).content("/etc/passwd") is None
+    assert ServedFiles(()).content("/etc/passwd") is None
 
 
 def test_files_come_through_the_hosts_cache(tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"content")
     os.utime(tmp_path / "one", (1, 1))  # a file that was changed just now is not kept
     reads = FileReads(Cache("files for other hosts", 1 << 20, is_private=True), [str(tmp_path)])
-    files = Files([str(tmp_path)], pickle.loads(pickle.dumps(reads)))
+    files = ServedFiles([str(tmp_path)], pickle.loads(pickle.dumps(reads)))
     for _ in range(2):
         assert files.content(f"{tmp_path}/one") == b"content"
     counts = files._reads.cache.tally.take()  # type: ignore[union-attr]
@@ -273,7 +273,7 @@ def test_what_a_worker_writes_for_itself_it_reads_itself(tmp_path: Path) -> None
         folder.mkdir()
         (folder / "kept").write_text(f"of {folder.name}")
         (folder / "scratch").write_text(f"of {folder.name}")
-    files = Files([str(theirs)])
+    files = ServedFiles([str(theirs)])
 
     def answer() -> None:
         frame = said.receive(here, Word.OPEN)

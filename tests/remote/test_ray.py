@@ -18,10 +18,10 @@ from tests.scripts import offloaded
 
 import stoker
 from stoker.errors import ConfigError
-from stoker.remote.cluster import Cluster, Meeting, NoClusterError, meet, parse_cluster
+from stoker.remote.cluster import ClusterAddress, ClusterMeeting, NoClusterError, meet, parse_cluster
 from stoker.remote.placing import how_many
 from stoker.remote.tending import Tending
-from stoker.remote.worker import RefusedError, main
+from stoker.remote.worker import WorkerRefusedError, main
 
 HOSTS = pytest.mark.skipif(bool(missing()), reason=f"hosts inside this machine: {missing()}")
 
@@ -196,7 +196,7 @@ def test_a_node_without_stoker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_run_that_cannot_be_reached_is_given_up() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
-        with pytest.raises(RefusedError, match="cannot be reached from this host"):
+        with pytest.raises(WorkerRefusedError, match="cannot be reached from this host"):
             main(nobody.getsockname(), b"secret of 16 bytes", patience_s=0.2)
 
 
@@ -213,9 +213,9 @@ def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_user_says_of_a_cluster() -> None:
-    assert parse_cluster("ray://head:10001") == Cluster("ray://head:10001")
+    assert parse_cluster("ray://head:10001") == ClusterAddress("ray://head:10001")
     said = "auto?workers=8&resources=prep:1,disk:0.5&labels=pool:cpu&required"
-    assert parse_cluster(said) == Cluster("auto", 8, {"prep": 1.0, "disk": 0.5}, {"pool": "cpu"}, is_required=True)
+    assert parse_cluster(said) == ClusterAddress("auto", 8, {"prep": 1.0, "disk": 0.5}, {"pool": "cpu"}, is_required=True)
     for wrong in ("ray://head", "ray://:1", "auto?workers=0", "auto?workers=x", "auto?cpus=1", "auto?resources=prep"):
         with pytest.raises(ConfigError, match="ray://HEAD:PORT"):
             parse_cluster(wrong)
@@ -223,18 +223,18 @@ def test_what_a_user_says_of_a_cluster() -> None:
 
 def test_how_a_host_meets_a_cluster(tmp_path: Path) -> None:
     with pytest.raises(NoClusterError, match="RAY_ADDRESS is not set"):
-        meet(Cluster("auto"), {}, tmp_path)
+        meet(ClusterAddress("auto"), {}, tmp_path)
     with pytest.raises(NoClusterError, match=r"no node of the Ray cluster at 10\.0\.0\.9:6379"):
-        meet(Cluster("auto"), {"RAY_ADDRESS": "10.0.0.9:6379"}, tmp_path)
+        meet(ClusterAddress("auto"), {"RAY_ADDRESS": "10.0.0.9:6379"}, tmp_path)
     with pytest.raises(NoClusterError, match="tunnel"):
-        meet(Cluster("ray://localhost:10001"), {}, tmp_path)
+        meet(ClusterAddress("ray://localhost:10001"), {}, tmp_path)
     process = tmp_path / "17"
     process.mkdir()
     words = ["/lib/ray/raylet", "--node_ip_address=10.0.0.2", "--gcs-address=10.0.0.1:6379", ""]
     (process / "cmdline").write_text("\0".join(words))
-    met = Meeting("10.0.0.1:6379", "10.0.0.2")
-    assert meet(Cluster("auto"), {}, tmp_path) == met
-    assert meet(Cluster("ray://10.0.0.1:10001"), {}, tmp_path) == met
+    met = ClusterMeeting("10.0.0.1:6379", "10.0.0.2")
+    assert meet(ClusterAddress("auto"), {}, tmp_path) == met
+    assert meet(ClusterAddress("ray://10.0.0.1:10001"), {}, tmp_path) == met
 
 
 def test_how_many_workers_are_placed() -> None:

@@ -22,7 +22,7 @@ from stoker.checksum import load
 from stoker.host import process
 from stoker.remote.ranks import Ranks
 from stoker.remote.said import Word, pack_made
-from stoker.remote.seats import Fields, Pace, Seat, Task
+from stoker.remote.seats import BatchPace, Fields, RemoteSeat, Task
 from stoker.remote.versions import difference
 from stoker.slots.makers import name_of
 from stoker.slots.offers import MAY_BE_HELPED, Offers
@@ -363,7 +363,7 @@ def test_a_batch_that_its_rank_does_not_take_is_left_to_own_workers(tmp_path: Pa
         ranks.look()
         (rank,) = ranks.there.values()
         assert rank.works.take(0, name_of(process.own())) == b"work"
-        seat = Seat(_Filled(), Fields(0, 1, 2, 3, 4), Pace(), lambda seat: None, lambda task: None)  # type: ignore[arg-type]
+        seat = RemoteSeat(_Filled(), Fields(0, 1, 2, 3, 4), BatchPace(), lambda seat: None, lambda task: None)  # type: ignore[arg-type]
         body = pack_made((0.0, None, None, None), bytes(8), is_pickled=False)
         connecting = seat._delivery(rank)
         assert connecting is not None

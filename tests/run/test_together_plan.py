@@ -11,7 +11,7 @@ from stoker.report.together import duration, plot, value_at
 from stoker.run.together.catalogue import Beside, Catalogue, Solo
 from stoker.run.together.conducting import Real, RealJob
 from stoker.run.together.jobs import TogetherJob, epochs_of, read_jobs
-from stoker.run.together.planning import Progress, make_plan
+from stoker.run.together.planning import ProgressMark, make_plan
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "paired.py")
 SOLO = Solo(0.1, 0.9, 0.0, 5.0, batch=8, samples=800, iterations=100, sample_bytes=1e5, data="d", cold_iterations=50)
@@ -122,7 +122,7 @@ def test_a_job_that_takes_long_to_start_is_started_first() -> None:
     assert [start.number for start in plan.starts] == [1, 0]
     assert plan.starts[1].delay_s == pytest.approx(25.0)
     assert plan.starts[1].spare_s == pytest.approx(2.5)
-    assert [start.held for start in plan.starts] == [Progress(0, 0.0), Progress(1, 0.0)], (
+    assert [start.held for start in plan.starts] == [ProgressMark(0, 0.0), ProgressMark(1, 0.0)], (
         "both go on from their first batch"
     )
 

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.cli import main
 from stoker.errors import CommandError
-from stoker.schedule.backend import Node, Order
+from stoker.schedule.backend import LeaseOrder, Node
 from stoker.schedule.daemon import Daemon
 from stoker.schedule.job import Server
 from stoker.schedule.marks import SAVED, Marks
@@ -30,7 +30,7 @@ class Cluster:
     def __init__(self, *servers: Server) -> None:
         self.servers = {server.name: Node(server, True) for server in servers}
         self.there: dict[str, bool] = {"of somebody else": True}
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, LeaseOrder] = {}
         self.said: list[tuple[str, str]] = []
         self.answers = True
         self.refuses = ""
@@ -41,7 +41,7 @@ class Cluster:
     def leases(self) -> Mapping[str, bool] | None:
         return dict(self.there) if self.answers else None
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: LeaseOrder) -> str:
         assert order.name not in self.orders, "a lease is handed over once"
         self.orders[order.name] = order
         if not self.refuses:
@@ -183,7 +183,7 @@ def test_a_daemon_that_was_killed_goes_on(world: World) -> None:
 def test_killed_before_a_lease_was_handed_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job = world.submit()
 
-    def die(order: Order) -> str:
+    def die(order: LeaseOrder) -> str:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(world.cluster, "submit", die)

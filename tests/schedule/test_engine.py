@@ -13,7 +13,7 @@ from stoker.schedule.events import (
     Change,
     End,
     Finished,
-    Progress,
+    JobProgress,
     Renew,
     RoundEnded,
     ServerBack,
@@ -126,7 +126,7 @@ def test_cancelled_stopped_and_unknown_jobs():
     assert engine.handle(Cancelled("a"), 10.0) == [End(leases["a"], "cancelled")]
     engine.handle(Stopped("b"), 20.0)
     assert [one.id for one in engine.waiting] == ["b"]
-    for event in (Cancelled("a"), Finished("nobody"), Progress("a", 1.0), Stopped("a")):
+    for event in (Cancelled("a"), Finished("nobody"), JobProgress("a", 1.0), Stopped("a")):
         with pytest.raises(ConfigError, match="is not there"):
             engine.handle(event, 30.0)
     assert kinds(engine.handle(RoundEnded(), 300.0)) == [("Start", "b")]
@@ -194,7 +194,7 @@ def test_new_jobs_are_put_beside_those_that_stay():
 def test_measured_rates_correct_the_matrix():
     engine = engine_with(job("a", HUNGRY))
     lease = engine.handle(RoundEnded(), 0.0)[0].lease
-    engine.handle(Progress("a", 290.0, rate=lease.rate / 2), 300.0)
+    engine.handle(JobProgress("a", 290.0, rate=lease.rate / 2), 300.0)
     standing = engine.standing("a")
     assert standing.done == 290
     assert standing.job.matrix.rate(12, 125) == lease.rate / 2

@@ -9,7 +9,7 @@ from stoker.decide.model import Share, predict, scaled
 from stoker.profile import Profile
 from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
-from stoker.schedule.sensitivity import Measured, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import MeasuredRate, document, matrix_of, measured_counts
 
 MINIMAL = {
     "version": 1,
@@ -59,7 +59,7 @@ def test_the_model_is_corrected_by_what_was_measured(tmp_path: Path) -> None:
     """Measured points are as measured, those between by the model's shape, and more is never slower."""
     known = profile()
     modelled = {count: predict(known.rates, Share(cores=count)).rate / 10 for count in (1, 2, 4)}
-    matrix = matrix_of(known, {count: Measured(0.8 * modelled[count], 0.0) for count in (1, 4)}, process_gb=0.5)
+    matrix = matrix_of(known, {count: MeasuredRate(0.8 * modelled[count], 0.0) for count in (1, 4)}, process_gb=0.5)
     assert matrix.rate(1, 0.5) == pytest.approx(0.8 * modelled[1], rel=1e-3)
     assert matrix.rate(4, 0.5) == pytest.approx(0.8 * modelled[4], rel=1e-3)
     assert matrix.rate(2, 0.5) == pytest.approx(0.8 * modelled[2], rel=0.1)
@@ -78,7 +78,7 @@ def test_the_model_is_corrected_by_what_was_measured(tmp_path: Path) -> None:
 
 def test_without_storage_only_the_processes_need_memory() -> None:
     document = MINIMAL | {"rates": {**MINIMAL["rates"], "storage": 0.0}}  # type: ignore[dict-item]
-    matrix = matrix_of(Profile.of_document(document), {1: Measured(5.0), 4: Measured(12.0)}, process_gb=0.5)
+    matrix = matrix_of(Profile.of_document(document), {1: MeasuredRate(5.0), 4: MeasuredRate(12.0)}, process_gb=0.5)
     assert matrix.memory_gb == (0.5,)
 
 
@@ -86,7 +86,7 @@ def test_what_was_measured_with_the_data_in_memory_says_nothing_against_the_stor
     """A job that prepares half as fast as thought, and reads as fast: with nothing cached the store is still the limit."""
     known = profile()
     half = scaled(known.rates, "prep", 0.5)
-    seen = {count: Measured(predict(half, Share(cores=count, cached=1.0)).rate / 10, 1.0) for count in (1, 2, 4)}
+    seen = {count: MeasuredRate(predict(half, Share(cores=count, cached=1.0)).rate / 10, 1.0) for count in (1, 2, 4)}
     matrix = matrix_of(known, seen, process_gb=0.5)
     for count in (1, 2, 4):
         for part, memory in ((0.0, 0.5), (0.5, 1.5), (1.0, 2.5)):

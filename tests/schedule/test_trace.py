@@ -10,7 +10,7 @@ from stoker.errors import ConfigError
 from stoker.schedule.arrivals import CLASSES, draw, models_in_turn
 from stoker.schedule.matrix import Matrix
 from stoker.schedule.profiles import read_profiles
-from stoker.schedule.trace import Kept, check_sizes, from_start, read_trace, write_trace
+from stoker.schedule.trace import TraceBounds, check_sizes, from_start, read_trace, write_trace
 
 MODEL = {"cpus": 1, "mem": 20, "iter_time": 0.5, "tput": [[0.5, 1], [0.5, 2]]}
 SPLIT = (20, 70, 10)
@@ -115,7 +115,7 @@ def test_a_digest_gives_its_jobs_models_by_the_split(tmp_path, profiles):
         "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:10:00,600,4,0,x\n2017-10-09 07:00:00,60,1,0,y\n"
         "2017-10-09 07:05:00,60,64,0,y\n2017-10-09 07:06:00,6,1,0,y\n"
     )
-    jobs = read_trace(path, profiles, SPLIT, Kept((1, 16), (0.5, 100)))
+    jobs = read_trace(path, profiles, SPLIT, TraceBounds((1, 16), (0.5, 100)))
     assert [(job.arrival_s, job.iterations, job.gpus, job.user) for job in jobs] == [(0, 120, 1, "y"), (600, 1200, 4, "x")]
     assert from_start(jobs[1:])[0].arrival_s == 0
 

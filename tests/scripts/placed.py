@@ -9,15 +9,17 @@ import sys
 import time
 
 from stoker.remote.cluster import meet, parse_cluster
-from stoker.remote.placement import Placement
-from stoker.remote.placing import Order
+from stoker.remote.placement import WorkerPlacement
+from stoker.remote.placing import PlacingOrder
 
 if __name__ == "__main__":
     cluster = parse_cluster(sys.argv[1])
     met = meet(cluster)
     # Nobody listens there: workers wait.
-    order = Order(met.ray, f"tcp://{met.host}:7", secrets.token_hex(8), cluster.workers, cluster.resources, cluster.labels)
-    placement = Placement(order)
+    order = PlacingOrder(
+        met.ray, f"tcp://{met.host}:7", secrets.token_hex(8), cluster.workers, cluster.resources, cluster.labels
+    )
+    placement = WorkerPlacement(order)
     if "--answer" in sys.argv:
         print(placement.first_answer())
     for line in () if "--answer" in sys.argv else sys.stdin:

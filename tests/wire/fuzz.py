@@ -29,7 +29,7 @@ from stoker.wire import frames, handshake
 from stoker.wire.frames import Header, Kind
 from stoker.wire.link import connect
 from stoker.wire.peer import Peer
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 
 ITEMS = 50
 _WAIT_S = 120.0
@@ -40,7 +40,7 @@ Address = tuple[str, int]
 
 
 def serve() -> None:
-    with Server(("127.0.0.1", 0), Kept(ITEMS), SECRET) as server:
+    with ItemServer(("127.0.0.1", 0), Kept(ITEMS), SECRET) as server:
         print(server.address[1], flush=True)
         sys.stdin.read()
         print(json.dumps([server.stats().refused, server.stats().broken]), flush=True)

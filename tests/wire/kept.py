@@ -127,8 +127,8 @@ class ServerProcess:
 _SERVE = """
 import sys
 from tests.wire.kept import SECRET, Kept
-from stoker.wire.server import Server
-with Server(("127.0.0.1", int(sys.argv[1])), Kept(50, 100_000), SECRET) as server:
+from stoker.wire.server import ItemServer
+with ItemServer(("127.0.0.1", int(sys.argv[1])), Kept(50, 100_000), SECRET) as server:
     print(server.address[1], flush=True)
     sys.stdin.read()
 """

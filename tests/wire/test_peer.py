@@ -19,7 +19,7 @@ from stoker.wire.channel import Channel
 from stoker.wire.frames import Header, Kind, Told
 from stoker.wire.items import Use
 from stoker.wire.peer import Peer
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 from stoker.wire.tls import VARIABLES, Tls, from_environment
 
 
@@ -29,19 +29,19 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def server(kept: Kept) -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), kept, SECRET) as server:
+def server(kept: Kept) -> Iterator[ItemServer]:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET) as server:
         yield server
 
 
 @pytest.fixture
-def peer(server: Server) -> Iterator[Peer]:
+def peer(server: ItemServer) -> Iterator[Peer]:
     with Peer(server.address, SECRET, deadline_s=HANG_S) as peer:
         peer.greet()
         yield peer
 
 
-def test_items_come_in_the_order_asked_for_and_absent_ones_are_none(peer: Peer, server: Server) -> None:
+def test_items_come_in_the_order_asked_for_and_absent_ones_are_none(peer: Peer, server: ItemServer) -> None:
     with peer.get([name(3), name(1000), name(1)]) as answer:
         assert [found and bytes(found) for found in answer.payloads] == [payload(3), None, payload(1)]
         assert bytes(answer.sealed[0] or b"") == seal(name(3), payload(3))
@@ -69,7 +69,7 @@ def test_many_threads_ask_at_once(peer: Peer) -> None:
     assert not wrong
 
 
-def test_several_connections_share_the_requests(server: Server) -> None:
+def test_several_connections_share_the_requests(server: ItemServer) -> None:
     with Peer(server.address, SECRET, connections=3, deadline_s=HANG_S) as peer:
         until(lambda: peer.stats().links == 3)
         requests = [peer.ask([name(number)]) for number in range(1, 21)]
@@ -123,7 +123,7 @@ def test_what_is_told_arrives_with_the_name_of_the_teller(peer: Peer, kept: Kept
     assert [gone for _, told in kept.heard for gone in told.gone] == names[:5]
 
 
-def test_the_other_process_has_a_name(peer: Peer, server: Server) -> None:
+def test_the_other_process_has_a_name(peer: Peer, server: ItemServer) -> None:
     assert peer.other_name == server.name != peer.name
 
 
@@ -137,13 +137,13 @@ def test_a_peer_that_is_not_there_delays_nothing() -> None:
         assert time.monotonic() - began < HANG_S
         with pytest.raises(OSError, match="cannot be reached"):
             peer.greet(0.1)
-        with Server(address, Kept(1), SECRET):
+        with ItemServer(address, Kept(1), SECRET):
             peer.greet(HANG_S)
             with peer.get([name(1)], deadline_s=HANG_S) as answer:
                 assert answer.payloads[0] is not None
 
 
-def test_a_wrong_secret_is_one_clear_error(server: Server) -> None:
+def test_a_wrong_secret_is_one_clear_error(server: ItemServer) -> None:
     with Peer(server.address, b"another secret, long enough") as peer:
         with pytest.raises(ConfigError, match="the secret must be the same"):
             peer.greet(HANG_S)
@@ -153,13 +153,13 @@ def test_a_wrong_secret_is_one_clear_error(server: Server) -> None:
 
 
 def test_a_peer_that_starts_again_is_used_again(kept: Kept) -> None:
-    first = Server(("127.0.0.1", 0), kept, SECRET)
+    first = ItemServer(("127.0.0.1", 0), kept, SECRET)
     with Peer(first.address, SECRET, deadline_s=HANG_S) as peer:
         peer.greet()
         first.close()
         until(lambda: not peer.is_usable)
         assert peer.get([name(1)]).payloads == (None,)
-        with Server(first.address, kept, SECRET) as second:
+        with ItemServer(first.address, kept, SECRET) as second:
             peer.greet()
             assert peer.other_name == second.name
             with peer.get([name(1)]) as answer:
@@ -304,7 +304,7 @@ def test_a_host_that_is_asked_for_more_than_its_link_brings_is_not_late(kept: Ke
         given(keys, use)
 
     kept.visit = visit  # type: ignore[method-assign]
-    with Server(("127.0.0.1", 0), kept, SECRET) as server, Peer(server.address, SECRET, deadline_s=0.5) as peer:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET) as server, Peer(server.address, SECRET, deadline_s=0.5) as peer:
         peer.greet(HANG_S)
 
         def all_are_given() -> None:
@@ -409,7 +409,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Tls:
 def test_items_come_by_tls(kept: Kept, certificates: Tls) -> None:
     kept.sealed[name(500)] = seal(name(500), payload(5, 5_000_000))
     keys = [name(500), *(name(number) for number in range(1, 101))]
-    with Server(("127.0.0.1", 0), kept, SECRET, tls=certificates) as server:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET, tls=certificates) as server:
         with Peer(server.address, SECRET, connections=2, deadline_s=HANG_S, tls=certificates) as peer:
             peer.greet()
             for _ in range(3):
@@ -423,7 +423,7 @@ def test_items_come_by_tls(kept: Kept, certificates: Tls) -> None:
 @pytest.mark.parametrize("is_server", [True, False])
 def test_tls_on_one_side_only_is_named(kept: Kept, certificates: Tls, is_server: bool) -> None:
     sides = (certificates, None) if is_server else (None, certificates)
-    with Server(("127.0.0.1", 0), kept, SECRET, tls=sides[0], handshake_s=1) as server:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET, tls=sides[0], handshake_s=1) as server:
         with Peer(server.address, SECRET, tls=sides[1]) as peer:
             until(lambda: peer.stats().trouble)
             assert "TLS" in peer.stats().trouble
@@ -433,7 +433,7 @@ def test_tls_on_one_side_only_is_named(kept: Kept, certificates: Tls, is_server:
 
 def test_a_certificate_of_another_authority_is_refused(kept: Kept, certificates: Tls, tmp_path: Path) -> None:
     other = certified(tmp_path)
-    with Server(("127.0.0.1", 0), kept, SECRET, tls=certificates) as server:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET, tls=certificates) as server:
         with Peer(server.address, SECRET, tls=other) as peer:
             with pytest.raises(ConfigError, match="same authority"):
                 peer.greet(HANG_S)

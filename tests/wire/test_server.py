@@ -18,7 +18,7 @@ from stoker.wire.frames import Header, Kind, pack_get
 from stoker.wire.link import connect
 from stoker.wire.peer import Peer
 from stoker.wire.reception import WAITING
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 from stoker.wire.streams import PlainStream
 
 
@@ -28,17 +28,17 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def server(kept: Kept) -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), kept, SECRET) as server:
+def server(kept: Kept) -> Iterator[ItemServer]:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET) as server:
         yield server
 
 
-def guest(server: Server) -> Channel:
+def guest(server: ItemServer) -> Channel:
     """A connection that does only what a test tells it."""
     return connect(server.address, SECRET, b"g" * 16, time.monotonic() + HANG_S, 10)
 
 
-def test_a_thousand_idle_connections_keep_nobody_out(server: Server) -> None:
+def test_a_thousand_idle_connections_keep_nobody_out(server: ItemServer) -> None:
     before = psutil.Process().memory_info().rss
     with contextlib.ExitStack() as stack:
         for _ in range(1000):
@@ -54,7 +54,7 @@ def test_a_thousand_idle_connections_keep_nobody_out(server: Server) -> None:
 
 
 def test_who_does_not_show_the_secret_in_time_has_to_go(kept: Kept) -> None:
-    with Server(("127.0.0.1", 0), kept, SECRET, handshake_s=0.2) as server:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET, handshake_s=0.2) as server:
         with socket.create_connection(server.address) as silent, socket.create_connection(server.address) as slow:
             for sock in (silent, slow):
                 sock.settimeout(HANG_S)
@@ -65,7 +65,7 @@ def test_who_does_not_show_the_secret_in_time_has_to_go(kept: Kept) -> None:
             assert silent.recv(1) == b""
 
 
-def test_nothing_is_said_to_who_does_not_greet(server: Server) -> None:
+def test_nothing_is_said_to_who_does_not_greet(server: ItemServer) -> None:
     with socket.create_connection(server.address) as sock:
         sock.settimeout(HANG_S)
         sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")
@@ -74,7 +74,7 @@ def test_nothing_is_said_to_who_does_not_greet(server: Server) -> None:
 
 
 def test_only_so_many_guests_are_let_in(kept: Kept) -> None:
-    with Server(("127.0.0.1", 0), kept, SECRET, guests=2) as server:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET, guests=2) as server:
         guests = [guest(server), guest(server)]
         with pytest.raises(ConnectionRefusedError, match="as many connections"):
             guest(server)
@@ -85,7 +85,7 @@ def test_only_so_many_guests_are_let_in(kept: Kept) -> None:
             channel.stream.close()
 
 
-def test_a_frame_that_is_none_ends_the_connection_and_only_that(server: Server) -> None:
+def test_a_frame_that_is_none_ends_the_connection_and_only_that(server: ItemServer) -> None:
     bad, good = guest(server), guest(server)
     bad.stream.send(b"x" * 100)
     with contextlib.suppress(ConnectionResetError):
@@ -111,7 +111,7 @@ def test_a_guest_that_does_not_read_holds_one_answer_and_no_transaction(tmp_path
     keys = [name(number) for number in range(1, count + 1)]
     store.put([(key, payload(n, size)) for n, key in enumerate(keys, 1)], 1 << 30)
     before = psutil.Process().memory_info().rss
-    with Server(("127.0.0.1", 0), Gifts(store), SECRET) as server:
+    with ItemServer(("127.0.0.1", 0), Gifts(store), SECRET) as server:
         slow = guest(server)
         ask_for(slow, keys, 50)
         until(lambda: server.stats().requests >= 1)
@@ -128,7 +128,7 @@ def test_a_guest_that_does_not_read_holds_one_answer_and_no_transaction(tmp_path
 
 def test_a_guest_that_takes_nothing_for_long_is_let_go(kept: Kept) -> None:
     kept.sealed = {name(1): bytes(4 << 20)}
-    with Server(("127.0.0.1", 0), kept, SECRET, patience_s=0.2) as server:
+    with ItemServer(("127.0.0.1", 0), kept, SECRET, patience_s=0.2) as server:
         slow = guest(server)
         ask_for(slow, [name(1)], 20)
         until(lambda: server.stats().guests == 0)
@@ -156,7 +156,7 @@ def test_a_store_that_is_gone_has_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put([(name(1), b"payload")], 100)
     with (
-        Server(("127.0.0.1", 0), Gifts(store), SECRET) as server,
+        ItemServer(("127.0.0.1", 0), Gifts(store), SECRET) as server,
         Peer(server.address, SECRET, deadline_s=HANG_S) as peer,
     ):
         peer.greet()
@@ -168,14 +168,14 @@ def test_a_store_that_is_gone_has_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_an_address_that_cannot_be_used_is_one_clear_error(server: Server, kept: Kept) -> None:
+def test_an_address_that_cannot_be_used_is_one_clear_error(server: ItemServer, kept: Kept) -> None:
     for address in (server.address, ("no.such.host.invalid", 1), ("192.0.2.1", 1)):
         with pytest.raises(ConfigError, match=f"cannot listen at {address[0]}:{address[1]}"):
-            Server(address, kept, SECRET)
+            ItemServer(address, kept, SECRET)
 
 
 def test_close_ends_all_threads_and_sockets(kept: Kept, open_files: int) -> None:
-    server = Server(("127.0.0.1", 0), kept, SECRET)
+    server = ItemServer(("127.0.0.1", 0), kept, SECRET)
     channel = guest(server)
     with socket.create_connection(server.address):
         server.close()

@@ -18,7 +18,7 @@ from stoker.cache.inspection import StoreStats
 from stoker.cache.shelf import Budget, CacheUse, Shelf
 from stoker.cache.store import Store, StoreBusyError, StoreFullError
 from stoker.cache.tier import DiskTier
-from stoker.cache.wanted import Request, Ruling
+from stoker.cache.wanted import Ruling, WantedItems
 from stoker.host import forks
 from stoker.memory import Bytes
 from stoker.meter import Tally, now
@@ -227,7 +227,7 @@ class Cache:
     def _room_in_memory(self) -> int:
         return self._ask(lambda opened: opened.budget.bytes() - opened.store.payload_bytes(), -1)
 
-    def fetch(self, request: Request, advice: Ruling | None = None) -> list[Bytes]:
+    def fetch(self, request: WantedItems, advice: Ruling | None = None) -> list[Bytes]:
         """All items of a request, from the cache or from storage. With advice, a policy has decided what is kept."""
         began = now()
         result: list[Any] = [self.get(key) for key in request.keys]
@@ -237,7 +237,7 @@ class Cache:
         self.tally.spent(now() - began)
         return result
 
-    def _fetch_missing(self, missing: list[int], request: Request, result: list[Any], advice: Ruling | None) -> None:
+    def _fetch_missing(self, missing: list[int], request: WantedItems, result: list[Any], advice: Ruling | None) -> None:
         opened, keys = self._open(), request.keys
         evicted = advice.evicted if advice is not None else ()
         if opened is None:
@@ -261,7 +261,7 @@ class Cache:
             finally:
                 claims.release([keys[position]])
 
-    def _worth_keeping(self, missing: list[int], request: Request, advice: Ruling | None) -> list[int]:
+    def _worth_keeping(self, missing: list[int], request: WantedItems, advice: Ruling | None) -> list[int]:
         if advice is not None:
             keys = request.keys
             return [position for position in missing if position in advice.admitted or keys[position] in self._dropped]
@@ -271,7 +271,7 @@ class Cache:
         return [position for position, size in zip(missing, request.sizes(missing), strict=True) if size <= room]
 
     def _take_in(
-        self, positions: list[int], claimed: list[int], request: Request, result: list[Any], evicted: Sequence[bytes]
+        self, positions: list[int], claimed: list[int], request: WantedItems, result: list[Any], evicted: Sequence[bytes]
     ) -> None:
         """Read items that other processes have not put there meanwhile, and keep those that are claimed."""
         for position in positions:
@@ -288,7 +288,7 @@ class Cache:
         if keep or evicted:
             self._keep(keep, request, result, evicted)
 
-    def _keep(self, positions: list[int], request: Request, result: list[Any], evicted: Sequence[bytes]) -> None:
+    def _keep(self, positions: list[int], request: WantedItems, result: list[Any], evicted: Sequence[bytes]) -> None:
         opened = self._open()
         if opened is None:
             return

@@ -36,7 +36,7 @@ Holder = Callable[[int], int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CacheChoice:
     """What to do about samples that are used or fetched ahead."""
 
     kept: list[int] = field(default_factory=list)
@@ -89,9 +89,9 @@ class Cooperation:
         self._length = len(ids)
         return ids
 
-    def decide(self, ids: Sequence[int]) -> Choice:
+    def decide(self, ids: Sequence[int]) -> CacheChoice:
         """Decide on samples that are used now: which of those that are not here are kept, and which go for them."""
-        choice = Choice()
+        choice = CacheChoice()
         for key, size in zip(ids, self._sizes(ids), strict=True):
             self._place += 1
             if self._foresight is not None:
@@ -104,13 +104,13 @@ class Cooperation:
                 self._admit(key, size, arrival, choice, is_ahead=False)
         return choice
 
-    def look_ahead(self, most: int, within: int) -> Choice:
+    def look_ahead(self, most: int, within: int) -> CacheChoice:
         """Up to so many samples to fetch before they are used, the next ones first.
 
         Others make room only for what is among the next `within` uses. If it came sooner, it would take the place of more
         that is used later, and all that would be fetched again.
         """
-        choice = Choice()
+        choice = CacheChoice()
         if self._foresight is None:
             return choice
         self._ahead = max(self._ahead, self._place)
@@ -123,9 +123,9 @@ class Cooperation:
             self._ahead += 1
         return choice
 
-    def offer(self, ids: Iterable[int]) -> Choice:
+    def offer(self, ids: Iterable[int]) -> CacheChoice:
         """Which of these to fetch in the background: for orders that are not known, what other hosts are listed for."""
-        choice = Choice()
+        choice = CacheChoice()
         for key in ids:
             if key not in self.ledger and not self._offer(key, self._holder(key), choice, may_evict=False):
                 break
@@ -139,9 +139,9 @@ class Cooperation:
     def _has_taken(self, key: int, size: int) -> bool:
         return self.ledger.has_room(size) and self.ledger.admit(key, size).kept
 
-    def served(self, key: int, *, is_taken_over: bool = False) -> Choice:
+    def served(self, key: int, *, is_taken_over: bool = False) -> CacheChoice:
         """Another host has read a sample from here. If it has taken it over, it is listed for it from now on."""
-        choice = Choice()
+        choice = CacheChoice()
         if key in self.ledger:
             self.policy.used(key)
             if is_taken_over:
@@ -181,12 +181,12 @@ class Cooperation:
         theirs = self._users.next_epoch(holder, key, self._epoch)
         return Arrival.TAKEN_OVER if theirs is None or mine < theirs else Arrival.COPY
 
-    def _offer(self, key: int, holder: int | None, choice: Choice, *, may_evict: bool) -> bool:
+    def _offer(self, key: int, holder: int | None, choice: CacheChoice, *, may_evict: bool) -> bool:
         (size,) = self._sizes([key])
         arrival = self._arrival(key, holder, is_ahead=True)
         return (may_evict or self.ledger.has_room(size)) and self._admit(key, size, arrival, choice, is_ahead=True)
 
-    def _admit(self, key: int, size: int, arrival: Arrival, choice: Choice, *, is_ahead: bool) -> bool:
+    def _admit(self, key: int, size: int, arrival: Arrival, choice: CacheChoice, *, is_ahead: bool) -> bool:
         self.policy.expect(arrival, is_ahead=is_ahead)
         admission = self.ledger.admit(key, size)
         choice.forgotten.extend(admission.evicted)
@@ -196,7 +196,7 @@ class Cooperation:
                 choice.listed.append(key)
         return admission.kept
 
-    def _let_go(self, key: int, choice: Choice) -> None:
+    def _let_go(self, key: int, choice: CacheChoice) -> None:
         if self._is_over(key, self.policy.is_listed(key)):
             self.ledger.forget(key)
             choice.forgotten.append(key)

@@ -32,7 +32,7 @@ _OPEN = 128
 _PAUSE_S = 30.0
 
 
-class Disk:
+class OpenDiskTier:
     """An open disk tier, in one process."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:

@@ -182,7 +182,7 @@ class FileReads:
         return known
 
 
-class Reads(Protocol):
+class InterceptedReads(Protocol):
     """Where files come from that Python opens."""
 
     @property
@@ -194,7 +194,7 @@ class Reads(Protocol):
 
 
 _here = threading.local()
-_everywhere: Reads | None = None
+_everywhere: InterceptedReads | None = None
 
 
 def is_never(path: str) -> bool:
@@ -202,7 +202,7 @@ def is_never(path: str) -> bool:
     return path.startswith(_NEVER)
 
 
-def current() -> Reads | None:
+def current() -> InterceptedReads | None:
     """The Reads that are active in this thread."""
     return getattr(_here, "reads", None) or _everywhere
 
@@ -309,7 +309,7 @@ def _replace_in_soundfile(module: Any) -> None:
     module.SoundFile._open = opening
 
 
-def activate(reads: Reads | None) -> None:
+def activate(reads: InterceptedReads | None) -> None:
     """Read this way in this process from now on."""
     global _everywhere
     _everywhere = reads
@@ -317,7 +317,7 @@ def activate(reads: Reads | None) -> None:
 
 
 @contextlib.contextmanager
-def active(reads: Reads | None) -> Iterator[None]:
+def active(reads: InterceptedReads | None) -> Iterator[None]:
     """Read through the cache in this thread, within the context."""
     if reads is None:
         yield

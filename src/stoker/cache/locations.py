@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stoker.cache import stores
 from stoker.cache.inspection import StoreStats
-from stoker.cache.segments import FIRST, Found, Location
+from stoker.cache.segments import FIRST, FoundItem, Location
 from stoker.cache.walking import KEY_BYTES
 from stoker.memory import Bytes
 from stoker.sealed import ItemDamagedError, payload_bytes
@@ -63,7 +63,7 @@ class Locations:
         found = self.store.get(_TAIL_KEY)
         return Tail() if found is None else Tail(*_TAIL.unpack(found))
 
-    def add(self, found: Sequence[Found], tail: Tail) -> bool:
+    def add(self, found: Sequence[FoundItem], tail: Tail) -> bool:
         """Add items, and move the tail. Only one process at a time may. False: they are not added, as others write."""
         dead = self._replaced(found)
         values: list[tuple[bytes, Bytes]] = [(one.key, _LOCATION.pack(*one.location)) for one in found]
@@ -71,7 +71,7 @@ class Locations:
         values += [(key, _DEAD.pack(size)) for key, size in dead.items()]
         return self.store.put(values, _NO_LIMIT, [_TAIL_KEY, *dead]) > 0
 
-    def _replaced(self, found: Sequence[Found]) -> dict[bytes, int]:
+    def _replaced(self, found: Sequence[FoundItem]) -> dict[bytes, int]:
         """How much is dead in each segment when other versions of some items are replaced, by the segment's key."""
         names = [one.key[:KEY_BYTES] for one in found]
         dead: dict[bytes, int] = {}

@@ -12,7 +12,7 @@ from stoker.cache import inspection, stores
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreDamagedError, StoreStats
 from stoker.cache.locations import APPENDING, FILES, Locations, Tail
-from stoker.cache.segments import FIRST, Found, Segment, payloads_bytes, segments
+from stoker.cache.segments import FIRST, FoundItem, Segment, payloads_bytes, segments
 from stoker.host import process
 from stoker.host.small_files import read_small, write_small
 
@@ -133,7 +133,7 @@ def _take_in(folder: Path, number: int, locations: Locations, tail: Tail, budget
     return after
 
 
-def _add(locations: Locations, found: list[Found], tail: Tail) -> None:
+def _add(locations: Locations, found: list[FoundItem], tail: Tail) -> None:
     if not locations.add(found, tail):
         raise OSError(f"the index of {locations.store.folder} cannot be made: another process writes to it")
 

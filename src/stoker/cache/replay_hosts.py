@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
-from stoker.cache.cooperation import Choice, Cooperation
+from stoker.cache.cooperation import CacheChoice, Cooperation
 from stoker.cache.shares import Shares
 from stoker.errors import ConfigError
 
@@ -101,7 +101,7 @@ class Hosts:
 
     def _fetch_ahead(self, host: int, most: int, within: int) -> None:
         count = self._counts[host]
-        choice = self.caches[host].look_ahead(most, within) if most else Choice()
+        choice = self.caches[host].look_ahead(most, within) if most else CacheChoice()
         for key, size in zip(choice.kept, self._sizes_of(choice.kept), strict=True):
             self._prefetched[host].add(key)
             at = self.listed.get(key)
@@ -114,13 +114,13 @@ class Hosts:
                 self._ask(at, key, choice)
         self._note(host, choice)
 
-    def _ask(self, at: int, key: int, choice: Choice) -> None:
+    def _ask(self, at: int, key: int, choice: CacheChoice) -> None:
         is_taken_over = key in choice.listed
         if is_taken_over:
             del self.listed[key]
         self._note(at, self.caches[at].served(key, is_taken_over=is_taken_over))
 
-    def _note(self, host: int, choice: Choice) -> None:
+    def _note(self, host: int, choice: CacheChoice) -> None:
         """Bring the directory up to date."""
         self.listed.update(dict.fromkeys(choice.listed, host))
         for key in choice.forgotten:

@@ -59,7 +59,7 @@ class Location(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundItem:
     """An item of a segment."""
 
     key: bytes
@@ -131,7 +131,7 @@ class Segment:
         """How long the file is."""
         return os.fstat(self._descriptor).st_size
 
-    def append(self, at: int, items: Sequence[tuple[bytes, Bytes]]) -> tuple[list[Found], int]:
+    def append(self, at: int, items: Sequence[tuple[bytes, Bytes]]) -> tuple[list[FoundItem], int]:
         """Write items from a place on. Returns where they are, and where the next begins. One process writes at a time."""
         parts: list[Bytes] = []
         found = []
@@ -140,7 +140,7 @@ class Segment:
             sealed = seal(key, payload)
             begin = _place(end + _RECORD.size + len(key), len(sealed))
             parts += [self._record(end, key, begin, len(sealed)), key, bytes(begin - end - _RECORD.size - len(key)), sealed]
-            found.append(Found(key, Location(self.number, begin, len(sealed))))
+            found.append(FoundItem(key, Location(self.number, begin, len(sealed))))
             end = begin + len(sealed)
         _write(self._descriptor, at, parts)
         return found, end
@@ -150,7 +150,7 @@ class Segment:
         own = checksum(key + struct.pack("<QQ", begin, length), name)
         return _RECORD.pack(_RECORD_MAGIC, len(key), begin, length, own)
 
-    def walk(self) -> Iterator[Found]:
+    def walk(self) -> Iterator[FoundItem]:
         """All records, from the first to the first that is none. Their payloads are not looked at."""
         at = FIRST
         while True:
@@ -161,10 +161,10 @@ class Segment:
             key = head[_RECORD.size : _RECORD.size + key_bytes]
             if head[: _RECORD.size] != self._record(at, key, begin, length):
                 return
-            yield Found(key, Location(self.number, begin, length))
+            yield FoundItem(key, Location(self.number, begin, length))
             at = begin + length
 
-    def whole(self) -> tuple[list[Found], int]:
+    def whole(self) -> tuple[list[FoundItem], int]:
         """The records whose payloads are right, and where the next one may be written."""
         found, end = [], FIRST
         for one in self.walk():
@@ -194,7 +194,7 @@ class Segment:
         finally:
             os.close(folder)
 
-    def table(self) -> list[Found] | None:
+    def table(self) -> list[FoundItem] | None:
         """What is in a finished segment; None if it is not finished, or was cut."""
         size = self.size()
         end = os.pread(self._descriptor, _END.size, max(0, size - _END.size))
@@ -208,7 +208,7 @@ class Segment:
         while place < len(table):
             begin, length, key_bytes = _ROW.unpack_from(table, place)
             place += _ROW.size + key_bytes
-            found.append(Found(table[place - key_bytes : place], Location(self.number, begin, length)))
+            found.append(FoundItem(table[place - key_bytes : place], Location(self.number, begin, length)))
         return found
 
 
@@ -219,7 +219,7 @@ def segments(folder: Path) -> list[int]:
     return []
 
 
-def payloads_bytes(found: Sequence[Found]) -> int:
+def payloads_bytes(found: Sequence[FoundItem]) -> int:
     """The payloads of some items, together."""
     return sum(payload_bytes(one.location.length) for one in found)
 

@@ -129,7 +129,7 @@ def _name(key: bytes) -> int:
 
 
 @dataclass(slots=True)
-class Place:
+class StagingRow:
     """A row that is being filled, and its part of the ring, if it has one."""
 
     work: int
@@ -147,9 +147,9 @@ class Stager:
     def __init__(self, capacity_bytes: int, descriptor: int) -> None:
         self.staging = Staging(capacity_bytes, Memory(_RING_AT + capacity_bytes, descriptor=descriptor))
         self._lock = threading.Lock()
-        self._ring: deque[Place] = deque()
-        self._places: deque[Place] = deque()
-        self._by_row: dict[int, Place] = {}
+        self._ring: deque[StagingRow] = deque()
+        self._places: deque[StagingRow] = deque()
+        self._by_row: dict[int, StagingRow] = {}
         self._head = 0
         self.used = self.unused = 0
         """Items whose batch was taken: those that a worker has used, and the others."""
@@ -185,12 +185,12 @@ class Stager:
             place.work = max(place.work, work)
             return True
 
-    def announce(self, work: int, key: bytes) -> Place | None:
+    def announce(self, work: int, key: bytes) -> StagingRow | None:
         """A row for an item that goes to the cache. None if there is none free."""
         with self._lock:
             return self._announce(work, key, 0, 0)
 
-    def reserve(self, work: int, key: bytes, size: int) -> Place | None:
+    def reserve(self, work: int, key: bytes, size: int) -> StagingRow | None:
         """A row and room in the ring for a payload. None if there is none before other batches are taken."""
         length = sealed_bytes(size)
         with self._lock:
@@ -201,7 +201,7 @@ class Stager:
         """Whether the ring is long enough for a payload, when it is empty."""
         return sealed_bytes(size) <= self.staging.capacity_bytes
 
-    def _announce(self, work: int, key: bytes, start: int, length: int) -> Place | None:
+    def _announce(self, work: int, key: bytes, start: int, length: int) -> StagingRow | None:
         name = _name(key)
         for row in range(name % ROWS, name % ROWS + _PROBES):
             at = row % ROWS * 4
@@ -210,7 +210,7 @@ class Stager:
                 self._rows[at + _OFFSET], self._rows[at + _LENGTH] = start, length
                 self._rows[at] = name
                 self._rows[at + _STATE] = COMING
-                place = Place(work, at, start, start + length)
+                place = StagingRow(work, at, start, start + length)
                 self._places.append(place)
                 self._by_row[at] = place
                 self._numbers[0] = len(self._places)
@@ -233,7 +233,9 @@ class Stager:
             return 0 if length < tail else None
         return self._head if self._head + length < tail else None
 
-    def fill(self, place: Place, key: bytes, payload: Bytes, *, is_from_peer: bool = False, is_used: bool = False) -> None:
+    def fill(
+        self, place: StagingRow, key: bytes, payload: Bytes, *, is_from_peer: bool = False, is_used: bool = False
+    ) -> None:
         """Put a payload where there is room for it. If it is used, a worker has it already."""
         sealed = seal(key, payload)
         if place.end - place.start != len(sealed):
@@ -250,17 +252,17 @@ class Stager:
                 place.was_asked_for = True
                 self._rows[place.row + _STATE] = USED
 
-    def confirm(self, place: Place, *, is_from_peer: bool = False) -> None:
+    def confirm(self, place: StagingRow, *, is_from_peer: bool = False) -> None:
         """The item is in the cache now."""
         if self._rows[place.row + _STATE] == COMING:
             self._rows[place.row + _STATE] = IN_STORE | (FROM_PEER * is_from_peer)
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: StagingRow) -> None:
         """The item is not brought after all."""
         with self._lock:
             self._free(place)
 
-    def _free(self, place: Place) -> None:
+    def _free(self, place: StagingRow) -> None:
         if not place.is_free:
             place.is_free = True
             self._by_row.pop(place.row, None)
@@ -269,7 +271,7 @@ class Stager:
     def taken(self, before: int) -> None:
         """All batches before a number were taken: what was brought for them is not needed any more."""
         with self._lock:
-            kept: deque[Place] = deque()
+            kept: deque[StagingRow] = deque()
             for place in self._places:
                 state = self._rows[place.row + _STATE]
                 if not place.is_free and (place.work >= before or state == COMING):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from stoker.cache import places
-from stoker.cache.disk import Disk
+from stoker.cache.disk import OpenDiskTier
 from stoker.cache.shelf import DISK, Budget, CacheUse, Shelf
 from stoker.cache.store import StoreBusyError, StoreFullError
 from stoker.host import forks
@@ -31,7 +31,7 @@ class DiskTier:
         self._tally = tally
         self._join: tuple[str, str] | None = None
         self._membership: CacheUse | None = None
-        self._opened: tuple[int, Disk] | None = None
+        self._opened: tuple[int, OpenDiskTier] | None = None
         self._is_lost = False
         self._lock = threading.RLock()
         _living.add(self)
@@ -53,7 +53,7 @@ class DiskTier:
         tier._join = None if is_private else (name, place)
         return tier
 
-    def _open(self) -> Disk | None:
+    def _open(self) -> OpenDiskTier | None:
         opened = self._opened
         if opened is not None and opened[0] == os.getpid():
             return opened[1]
@@ -63,7 +63,7 @@ class DiskTier:
             if self._opened is None or self._opened[0] != os.getpid():
                 try:
                     self._rejoin()
-                    self._opened = os.getpid(), Disk(self.folder)
+                    self._opened = os.getpid(), OpenDiskTier(self.folder)
                 except OSError as error:
                     self._give_up(error)
                     return None
@@ -83,7 +83,7 @@ class DiskTier:
             self._opened = None
             self._tally.fail(f"the disk tier in {self.folder} cannot be used: {error}")
 
-    def _try(self, act: Callable[[Disk], T], otherwise: T, key: bytes = b"") -> T:
+    def _try(self, act: Callable[[OpenDiskTier], T], otherwise: T, key: bytes = b"") -> T:
         """Do something with the tier. What fails is counted, and a damaged item is dropped."""
         disk = self._open()
         if disk is None:

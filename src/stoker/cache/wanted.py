@@ -8,7 +8,7 @@ from stoker.memory import Bytes
 from stoker.meter import Tally, now
 
 
-class Request(Protocol):
+class WantedItems(Protocol):
     """Items that are wanted together, and how to get them from storage. Positions count within the request."""
 
     @property
@@ -38,7 +38,7 @@ class Ruling:
     """The keys to forget for these."""
 
 
-def read_plainly(request: Request, count: int, tally: Tally) -> list[Bytes]:
+def read_plainly(request: WantedItems, count: int, tally: Tally) -> list[Bytes]:
     """Read all items of a request from storage."""
     began = now()
     result = list(request.read(list(range(count))))

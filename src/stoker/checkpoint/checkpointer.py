@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from stoker.checkpoint.copying import Copier, UpdateHooks
 from stoker.checkpoint.files import NONSENSE, Directory
-from stoker.checkpoint.frequency import Costs, Pace, choose
+from stoker.checkpoint.frequency import CheckpointPace, Costs, choose
 from stoker.checkpoint.ranks import ranks_here
 from stoker.checkpoint.restoring import left_elsewhere, newest_whole
 from stoker.checkpoint.saving import SAVED, TORN, Saving
@@ -76,7 +76,7 @@ class Checkpointer:
         self._stateful = stateful
         self._ranks = ranks_here()
         self._directory = Directory(_made(Path(directory).absolute(), self._ranks.node))
-        self._pace = Pace(overhead, fixed=every)
+        self._pace = CheckpointPace(overhead, fixed=every)
         self._timetable = Timetable(self._pace, self._ranks, stateful.values())
         self._writer = Writer(self._directory.path, keep) if self._ranks.is_writer else None
         self._copier = Copier()

@@ -38,7 +38,7 @@ NONSENSE = (TypeError, KeyError, ValueError, IndexError, AttributeError, Overflo
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DataRange:
     """A range of the data, and the checksum of all its bytes."""
 
     offset: int
@@ -52,7 +52,7 @@ class Manifest:
 
     step: int
     kept: bool
-    pieces: tuple[Piece, ...]
+    pieces: tuple[DataRange, ...]
     document: Any
     """The state in JSON's terms, see `tree`; it refers to pieces by their number."""
 
@@ -106,7 +106,7 @@ def of_text(text: bytes) -> Manifest:
             raise Damaged("its manifest makes no sense")
         if any(len(piece) != 3 or not all(map(_is_count, piece)) for piece in pieces):
             raise Damaged("its manifest makes no sense")
-        return Manifest(step, kept, tuple(Piece(*piece) for piece in pieces), read["document"])
+        return Manifest(step, kept, tuple(DataRange(*piece) for piece in pieces), read["document"])
     except NONSENSE as error:
         raise Damaged(f"its manifest makes no sense ({type(error).__name__}: {error})") from error
 
@@ -151,7 +151,7 @@ class Directory:
         try:
             self._put(data, _chunks(content, bounds, checksums))
             pieces = tuple(
-                Piece(start, stop - start, checksum)
+                DataRange(start, stop - start, checksum)
                 for start, stop, checksum in zip(bounds, bounds[1:], checksums, strict=False)
             )
             self._put(manifest, [to_text(Manifest(step, kept, pieces, document))])

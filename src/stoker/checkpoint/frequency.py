@@ -73,7 +73,7 @@ def profiled_iterations(epoch: int | None) -> int:
     return max(_PROFILED_AT_LEAST, min(_PROFILED_AT_MOST, math.ceil((epoch or 10**6) / 100)))
 
 
-class Pace:
+class CheckpointPace:
     """The interval over time.
 
     Every iteration is reported with its duration, the part of it that the loop was held up (`stalled_s`), and whether a

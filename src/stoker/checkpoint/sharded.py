@@ -27,7 +27,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
-from stoker.checkpoint.files import Damaged, Directory, Manifest, Piece, to_text
+from stoker.checkpoint.files import Damaged, DataRange, Directory, Manifest, to_text
 from stoker.checkpoint.ranks import ranks_here
 from stoker.errors import CheckpointError, ConfigError
 
@@ -158,7 +158,7 @@ class ShardedCheckpoints:
         self._disk.settle(partial)
         self._disk.rename(partial, self._path / name)
         self._disk.settle(self._path)
-        pieces = tuple(Piece(0, length, checksum) for _, length, checksum in files)
+        pieces = tuple(DataRange(0, length, checksum) for _, length, checksum in files)
         text = to_text(Manifest(step, False, pieces, {"files": [file for file, *_ in files]}))
         unfinished = self._path / f"{name}.json{_PARTIAL}"
         self._disk.write(unfinished, [text])
@@ -196,7 +196,7 @@ class ShardedCheckpoints:
             raise Damaged(f"{error.filename or name} cannot be read ({error.strerror})") from error
         return manifest.step
 
-    def _manifest(self, name: str) -> tuple[Manifest, list[tuple[str, Piece]]]:
+    def _manifest(self, name: str) -> tuple[Manifest, list[tuple[str, DataRange]]]:
         manifest = self._directory.manifest(name)
         if not isinstance(manifest.document, dict) or "files" not in manifest.document:
             raise CheckpointError("it is no checkpoint of sharded state: use another directory for these")

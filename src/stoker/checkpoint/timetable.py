@@ -6,7 +6,7 @@ Alone, a process goes by its own pace. Several agree at every checkpoint on the 
 from collections.abc import Iterable
 from typing import Any
 
-from stoker.checkpoint.frequency import Costs, Pace, profiled_iterations
+from stoker.checkpoint.frequency import CheckpointPace, Costs, profiled_iterations
 from stoker.checkpoint.ranks import CheckpointRanks
 from stoker.order import length_of
 
@@ -14,7 +14,7 @@ from stoker.order import length_of
 class Timetable:
     """Steps in, whether a checkpoint is due out. A loader among the `parts` of a run tells how long an epoch is."""
 
-    def __init__(self, pace: Pace, ranks: CheckpointRanks, parts: Iterable[Any]) -> None:
+    def __init__(self, pace: CheckpointPace, ranks: CheckpointRanks, parts: Iterable[Any]) -> None:
         self.pace = pace
         self.is_planned = pace.fixed is not None
         """Whether the interval is known, and not a guess to be replaced by a profile."""

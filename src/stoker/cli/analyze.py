@@ -35,7 +35,7 @@ from stoker.report.text import text_report
 from stoker.run import scratch
 from stoker.run.measured import Measured
 from stoker.run.profiling import profile_of
-from stoker.run.progress import Follower
+from stoker.run.progress import AnalysisFollower
 from stoker.run.scratch import folders_of, place_for
 from stoker.run.script import command
 from stoker.run.starts import measure
@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
             "phase_s": options.time,
         }
         with Shown(
-            Follower(progress, measured, options.time), script, Path(options.html) if options.open else None
+            AnalysisFollower(progress, measured, options.time), script, Path(options.html) if options.open else None
         ) as shown:
             code, found = measure(words, settings, shown)
             shown.clear()

@@ -18,7 +18,7 @@ from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
 from stoker.schedule.matrix import Matrix
 from stoker.schedule.observing import Observed, observe
-from stoker.schedule.sensitivity import MOST_MEASUREMENTS, Measured, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import MOST_MEASUREMENTS, MeasuredRate, document, matrix_of, measured_counts
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -85,9 +85,9 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
     return matrix, rates
 
 
-def _measured(one: Observed, iteration_bytes: float) -> Measured:
+def _measured(one: Observed, iteration_bytes: float) -> MeasuredRate:
     """With the part of the data that was in memory; all, if it is not known what an iteration reads."""
-    return Measured(one.rate, min(1.0, max(0.0, 1 - one.read_bytes / iteration_bytes)) if iteration_bytes else 1.0)
+    return MeasuredRate(one.rate, min(1.0, max(0.0, 1 - one.read_bytes / iteration_bytes)) if iteration_bytes else 1.0)
 
 
 def _analysed(words: list[str], seconds: float) -> Profile:

@@ -36,7 +36,7 @@ from stoker.schedule.queue import POLICIES
 from stoker.schedule.rules import Rules
 from stoker.schedule.simulate import Simulation
 from stoker.schedule.summary import summarise
-from stoker.schedule.trace import Kept, read_trace, write_trace
+from stoker.schedule.trace import TraceBounds, read_trace, write_trace
 from stoker.units import parse_bytes
 
 _LINE_AGAIN = "\r\x1b[K"
@@ -183,7 +183,7 @@ def _jobs(options: argparse.Namespace, servers: list[Server]) -> list[Job]:
         count = 5000 if options.jobs is None else options.jobs
         jobs = draw(options.jobs_per_hour, count, split, profiles, seed=options.seed, gpus=options.job_gpus)
     else:
-        kept = Kept(_bounds(options.keep_gpus, "--keep-gpus", 1), _bounds(options.keep_minutes, "--keep-minutes"))
+        kept = TraceBounds(_bounds(options.keep_gpus, "--keep-gpus", 1), _bounds(options.keep_minutes, "--keep-minutes"))
         jobs = read_trace(Path(options.trace), profiles, split, kept)[: options.jobs]
     if options.write_trace:
         write_trace(options.write_trace, jobs)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stoker.profile import write_text
 from stoker.report.progress import failure_page, progress_line, progress_page
-from stoker.run.progress import Follower, Progress
+from stoker.run.progress import AnalysisFollower, AnalysisProgress
 
 _EVERY_S = 1.0
 LINE_AGAIN = "\r\x1b[K"
@@ -21,7 +21,7 @@ LINE_AGAIN = "\r\x1b[K"
 class Shown:
     """Draws how far an analysis is, when it is called and there is something new."""
 
-    def __init__(self, follower: Follower, script: str, page: Path | None) -> None:
+    def __init__(self, follower: AnalysisFollower, script: str, page: Path | None) -> None:
         self._follower, self._script, self._page = follower, script, page
         self._on_terminal = sys.stderr.isatty()
         self._drawn, self._due = "", 0.0
@@ -37,7 +37,7 @@ class Shown:
             if now.what != self._drawn or time.monotonic() >= self._due:
                 self._draw(now)
 
-    def _draw(self, now: Progress) -> None:
+    def _draw(self, now: AnalysisProgress) -> None:
         self._drawn, self._due = now.what, time.monotonic() + _EVERY_S
         if self._on_terminal:
             width = shutil.get_terminal_size().columns

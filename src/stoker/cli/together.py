@@ -32,7 +32,7 @@ from stoker.run.together.catalogue import Catalogue
 from stoker.run.together.conducting import Real, conduct
 from stoker.run.together.jobs import read_jobs
 from stoker.run.together.joining import join
-from stoker.run.together.learning import Known, Learning, leader_of, recall, unknown
+from stoker.run.together.learning import KnownValues, Learning, leader_of, recall, unknown
 from stoker.run.together.planning import TogetherPlan, make_plan, ready_part
 from stoker.run.together.running import Running, ending
 from stoker.units import format_bytes, parse_bytes
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
         return _carry_out(options, plan, partner.seed, partner.cache_bytes, {0: partner.run})
     starts = _starts(options, len(jobs))
     known, leader = recall(catalogue, jobs), leader_of(jobs)
-    missing = unknown(Known({}, {}) if options.again else known, len(jobs), leader)
+    missing = unknown(KnownValues({}, {}) if options.again else known, len(jobs), leader)
     runs: list[Running] = []
     with ending(runs):
         if missing:

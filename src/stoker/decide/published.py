@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stoker.cache.replay import BY_FREQUENCY
 from stoker.decide.loading import Loading, Portfolio, SampleTime, alone
-from stoker.decide.simulate import Cluster, Contender
+from stoker.decide.simulate import Contender, TrainingCluster
 
 HOSTS, GPUS, BATCH, EPOCHS = 8, 8, 32, 50
 DALI_READERS, BEST_PREPARERS = 3, 6
@@ -59,11 +59,11 @@ IMAGENET_22K = PublishedDataset("ImageNet-22K", 14_197_103, 1.3e12)
 _CACHE_BYTES = 40e9
 
 
-def cluster(dataset: PublishedDataset, samples: int) -> Cluster:
+def cluster(dataset: PublishedDataset, samples: int) -> TrainingCluster:
     """The published cluster, with a dataset of so many samples in place of all, and a cache for the same part of it."""
     most = GPUS * _WORKERS
     read_s = _STORAGE * _TRAIN_S * (dataset.bytes / dataset.samples) / (IMAGENET_1K.bytes / IMAGENET_1K.samples)
-    return Cluster(
+    return TrainingCluster(
         hosts=HOSTS,
         gpus=GPUS,
         samples=samples,

@@ -16,7 +16,7 @@ Line = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PairPhase:
     """A time in which nothing changes: what each job does in it, "" if it does not run."""
 
     begin_s: float
@@ -25,7 +25,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedJobs:
     """What became of jobs that were started at some times."""
 
     starts_s: tuple[float, ...]
@@ -34,7 +34,7 @@ class Played:
     """How far the start that is moved can go until the slopes change."""
     datasets_read: float
     """What came from storage, in whole datasets."""
-    phases: tuple[Phase, ...]
+    phases: tuple[PairPhase, ...]
 
     @property
     def makespan_s(self) -> float:
@@ -47,7 +47,7 @@ class Played:
         return tuple(end - start for (end, _), start in zip(self.ends, self.starts_s, strict=True))
 
 
-def utilisation(played: Played, jobs: Sequence[StaggerJob]) -> float:
+def utilisation(played: PlayedJobs, jobs: Sequence[StaggerJob]) -> float:
     """The part of the jobs' time in which they compute."""
     computed_s = sum(job.epochs * job.iterations * job.times.compute_s for job in jobs)
     return min(1.0, computed_s / sum(played.times_s))
@@ -64,7 +64,7 @@ class SideBySide:
         self._zone = [ahead / job.iterations for job in jobs]
         """A job that prefetches meets the reads of the leader so far behind it."""
 
-    def play(self, starts_s: Sequence[float], moved: int | None = None) -> Played:
+    def play(self, starts_s: Sequence[float], moved: int | None = None) -> PlayedJobs:
         """Start the jobs at these times; slopes are for a later start of the one that is moved."""
         return _Play(self, self._pace, starts_s, moved).result()
 
@@ -72,7 +72,7 @@ class SideBySide:
         """The same with some of the jobs, in this order."""
         return SideBySide([self.jobs[number] for number in numbers], **self._settings)  # type: ignore[arg-type]
 
-    def done_at(self, played: Played, number: int, at_s: float) -> float:
+    def done_at(self, played: PlayedJobs, number: int, at_s: float) -> float:
         """How many passes over the data a job has made by some moment."""
         done = 0.0
         for phase in played.phases:
@@ -100,13 +100,13 @@ class _Play:
         self._is_full = self._frontier >= self._limit
         self._holds_s = math.inf
         self._read = 0.0
-        self._phases: list[Phase] = []
+        self._phases: list[PairPhase] = []
 
-    def result(self) -> Played:
+    def result(self) -> PlayedJobs:
         while self._waiting or any(self._modes):
             self._step()
         starts = tuple(start for start, _ in self._starts)
-        return Played(starts, tuple(self._ends), self._holds_s, self._read, tuple(self._phases))
+        return PlayedJobs(starts, tuple(self._ends), self._holds_s, self._read, tuple(self._phases))
 
     def _step(self) -> None:
         """Go on to the next event, and let it happen."""
@@ -172,7 +172,7 @@ class _Play:
                 self._done[number] = (done + way, its + slope / passes_s[number])
                 self._read += way * (1.0 if mode == LEAD else self._pace.reads(mode))
         if seconds and any(self._modes):
-            self._phases.append(Phase(self._now[0], self._now[0] + seconds, tuple(self._modes)))
+            self._phases.append(PairPhase(self._now[0], self._now[0] + seconds, tuple(self._modes)))
         self._now = (self._now[0] + seconds, self._now[1] + slope)
 
     # ---- events

@@ -28,7 +28,7 @@ IMBALANCED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class TrainingCluster:
     """Hosts that are alike, and what is trained on them."""
 
     hosts: int
@@ -105,7 +105,7 @@ class Played:
     """The part of the time that GPUs train."""
 
 
-def look_up(cluster: Cluster, policy: str, epochs: int, seed: int = 0) -> Sources:
+def look_up(cluster: TrainingCluster, policy: str, epochs: int, seed: int = 0) -> Sources:
     """Play all caches through, iteration by iteration, so that hosts see each other as they are at that moment."""
     order, size = Drawn(cluster.samples, seed), cluster.batch * cluster.gpus
     ahead = far_enough(cluster.hosts)
@@ -133,7 +133,7 @@ def look_up(cluster: Cluster, policy: str, epochs: int, seed: int = 0) -> Source
     return Sources(here, peer, cluster.batch)
 
 
-def play(cluster: Cluster, contender: Contender, sources: Sources, after: int) -> Played:
+def play(cluster: TrainingCluster, contender: Contender, sources: Sources, after: int) -> Played:
     """Let time pass. The first `after` epochs do not count: caches fill."""
     here = sources.here
     peer = sources.peer if contender.peers else np.zeros_like(sources.peer)
@@ -166,7 +166,7 @@ def play(cluster: Cluster, contender: Contender, sources: Sources, after: int) -
 
 
 def _times(
-    cluster: Cluster, contender: Contender, here: NDArray[np.int64], peer: NDArray[np.int64]
+    cluster: TrainingCluster, contender: Contender, here: NDArray[np.int64], peer: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How long each GPU's batch is loaded, and prepared, with the workers that the contender gives it."""
     load_s, prepare_s = np.zeros(here.shape), np.zeros(here.shape)
@@ -186,7 +186,7 @@ def _times(
     return load_s, prepare_s
 
 
-def _workers(cluster: Cluster, contender: Contender, queues: Sequence[Queue]) -> tuple[Sequence[int], int]:
+def _workers(cluster: TrainingCluster, contender: Contender, queues: Sequence[Queue]) -> tuple[Sequence[int], int]:
     """Readers by queue, and those who prepare."""
     if contender.readers is not None:
         return [contender.readers] * cluster.gpus, cluster.workers - contender.readers * cluster.gpus

@@ -41,7 +41,7 @@ _FEWEST_UNTIL_OTHERS, _MOST_UNTIL_OTHERS = 60, 600
 _MOST_SKIPPED = 5
 
 
-class Stage(Enum):
+class SplitStage(Enum):
     """What is being done."""
 
     HERE = "here"
@@ -63,9 +63,9 @@ class Split:
         self.timings = 0
         """How often the loop should have been timed by now."""
         self.decision: Offload | None = None
-        self.stage = Stage.HERE if known.local is None or known.loop is None else Stage.LIVE
+        self.stage = SplitStage.HERE if known.local is None or known.loop is None else SplitStage.LIVE
         self._looks: list[Look] = []
-        self._skip, self._skipped = self.stage is Stage.HERE, 0
+        self._skip, self._skipped = self.stage is SplitStage.HERE, 0
         self._workers = 0
         self._calm = self._bound = self._bound_before = 0.0
         self._able: deque[float] = deque(maxlen=_SMOOTHED)
@@ -93,25 +93,25 @@ class Split:
         if look.seconds <= 0 or look.here + look.there + look.taken <= 0:
             return  # the loop does something else
         self._workers = look.workers
-        if self.stage is Stage.LIVE:
+        if self.stage is SplitStage.LIVE:
             self._follow(look)
             self._try_parts()
             return
         if self._skip or look.is_mixed:  # it belongs to the stage before, or remote workers are just beginning
             self._skipped += 1
-            self._skip = self.stage is Stage.ALL and not look.there and self._skipped < _MOST_SKIPPED
+            self._skip = self.stage is SplitStage.ALL and not look.there and self._skipped < _MOST_SKIPPED
             return
         self._looks.append(look)
-        if self.stage is Stage.LOOP:
+        if self.stage is SplitStage.LOOP:
             if len(look.timings) >= self.timings:
                 self._loop_is_known(statistics.median(look.timings[-TIMINGS:]))
         elif len(self._looks) >= _ENOUGH_LOOKS:
-            (self._here_is_known if self.stage is Stage.HERE else self._all_is_known)(together(self._looks))
+            (self._here_is_known if self.stage is SplitStage.HERE else self._all_is_known)(together(self._looks))
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is being measured that the decision waits for."""
-        return self.stage in (Stage.HERE, Stage.LIVE)
+        return self.stage in (SplitStage.HERE, SplitStage.LIVE)
 
     @property
     def _could_help(self) -> bool:
@@ -130,12 +130,12 @@ class Split:
         self.known = replace(self.known, local=look.here / look.seconds, cpu_here=per_sample)
         self._bound = look.taken / look.seconds / max(1 - look.waited, 0.01)
         self.timings = len(look.timings) + TIMINGS
-        self._begin(Stage.LOOP)
+        self._begin(SplitStage.LOOP)
         self._skip = False
 
     def _loop_is_known(self, rate: float) -> None:
         self.known = replace(self.known, loop=rate)
-        self._begin(Stage.LIVE)
+        self._begin(SplitStage.LIVE)
         self._decide()
         self._try_parts()
 
@@ -155,7 +155,7 @@ class Split:
         else:
             there = There(0.0)
         self.known = self.known.with_there(self.part, there)
-        self._begin(Stage.LIVE)
+        self._begin(SplitStage.LIVE)
         self.part = self._usual if self._usual in self.parts else self.parts[0]  # unless another one is better
         self._decide()
         self._try_parts()
@@ -165,10 +165,10 @@ class Split:
         return look.waited > STALLED and look.taken / look.seconds < _HARM * (self.known.local or 0.0)
 
     def _begin_all(self, part: str) -> None:
-        self._begin(Stage.ALL)
+        self._begin(SplitStage.ALL)
         self.part, self.ratio = part, 1.0
 
-    def _begin(self, stage: Stage) -> None:
+    def _begin(self, stage: SplitStage) -> None:
         self.stage, self._looks, self._skip, self._skipped = stage, [], True, 0
 
     # ---- following

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stoker.decide.pace import IterationTimes, StaggerJob
-from stoker.decide.side_by_side import Phase, Played, SideBySide, utilisation
+from stoker.decide.side_by_side import PairPhase, PlayedJobs, SideBySide, utilisation
 from stoker.errors import ConfigError
 
 OBJECTIVES = {"makespan": 0.0, "balanced": 0.01, "times": math.inf}
@@ -29,7 +29,7 @@ _ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StaggerOutcome:
     """What is predicted for jobs with given starts."""
 
     starts_s: tuple[float, ...]
@@ -39,7 +39,7 @@ class Outcome:
     """The part of the jobs' time in which they compute."""
     datasets_read: float
     """What comes from storage, in whole datasets."""
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[PairPhase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Stagger:
 
     offset_s: float
     order: str
-    outcome: Outcome
+    outcome: StaggerOutcome
     simultaneous_s: float
     """The makespan if both begin at once."""
     sequential_s: float
@@ -71,7 +71,7 @@ class Stagger:
         """The makespan of another offset, in this order."""
         return self.at(offset_s).makespan_s
 
-    def at(self, offset_s: float) -> Outcome:
+    def at(self, offset_s: float) -> StaggerOutcome:
         """All that is predicted for another offset, in this order; the jobs are named as they were given."""
         if not (math.isfinite(offset_s) and offset_s >= 0):
             raise ConfigError(f"an offset is a number of seconds that is not negative, not {offset_s}")
@@ -83,7 +83,7 @@ class Stagger:
 class StaggerMany:
     """The best starts of some jobs, as they were given; the first to begin does so at 0."""
 
-    outcome: Outcome
+    outcome: StaggerOutcome
     simultaneous_s: float
     sequential_s: float
 
@@ -171,9 +171,9 @@ def stagger_many(
     )
 
 
-def outcome_of(stage: SideBySide, played: Played) -> Outcome:
+def outcome_of(stage: SideBySide, played: PlayedJobs) -> StaggerOutcome:
     """What people want to know of jobs that were played through."""
-    return Outcome(
+    return StaggerOutcome(
         starts_s=tuple(start - min(played.starts_s) for start in played.starts_s),
         makespan_s=played.makespan_s,
         times_s=played.times_s,
@@ -197,7 +197,7 @@ def _check(objective: str) -> None:
         raise ConfigError(f"objective is one of {', '.join(OBJECTIVES)}, not {objective!r}")
 
 
-def _corners(stage: SideBySide, starts_s: Sequence[float], moved: int, least_s: float = 0.0) -> list[Played]:
+def _corners(stage: SideBySide, starts_s: Sequence[float], moved: int, least_s: float = 0.0) -> list[PlayedJobs]:
     """What becomes of the jobs at every offset of one of them at which a slope changes, in ascending order."""
     others = [start for number, start in enumerate(starts_s) if number != moved]
     most_s = max([least_s, max(others, default=0.0) + sum(stage.alone_s(number) for number in range(len(starts_s)))])
@@ -217,14 +217,14 @@ def _corners(stage: SideBySide, starts_s: Sequence[float], moved: int, least_s: 
         at_s = next_s
 
 
-def _told(corners: Sequence[Played]) -> tuple[tuple[float, float], ...]:
+def _told(corners: Sequence[PlayedJobs]) -> tuple[tuple[float, float], ...]:
     """Offsets and makespans of corners; of those that only rounding tells apart, the first."""
     told = [(max(one.starts_s), one.makespan_s) for one in corners]
     near_s = 10 * _STEP * told[-1][0]
     return tuple(one for number, one in enumerate(told) if not number or one[0] - told[number - 1][0] > near_s)
 
 
-def _crossings(played: Played, width_s: float) -> Iterator[float]:
+def _crossings(played: PlayedJobs, width_s: float) -> Iterator[float]:
     """Where two jobs end at the same time, within one piece."""
     found = set()
     for (end, slope), (other, other_slope) in itertools.combinations(played.ends, 2):
@@ -233,7 +233,7 @@ def _crossings(played: Played, width_s: float) -> Iterator[float]:
     yield from sorted(found)
 
 
-def _best(stage: SideBySide, lines: Mapping[str, Sequence[Played]], objective: str) -> tuple[str, Played]:
+def _best(stage: SideBySide, lines: Mapping[str, Sequence[PlayedJobs]], objective: str) -> tuple[str, PlayedJobs]:
     """The best of all corners, or between two of them, where the makespan is as long as it may be; and its line."""
     least_s = min(played.makespan_s for corners in lines.values() for played in corners)
     allowed_s = least_s * (1 + max(_EQUAL, OBJECTIVES[objective]))
@@ -247,15 +247,15 @@ def _best(stage: SideBySide, lines: Mapping[str, Sequence[Played]], objective: s
     return min(good, key=lambda found: _rank(found[1], least_s))
 
 
-def _rank(played: Played, scale_s: float) -> tuple[float, ...]:
+def _rank(played: PlayedJobs, scale_s: float) -> tuple[float, ...]:
     """The least sum of times; if that is the same, the least makespan, and then the latest start."""
     return round(sum(played.times_s) / scale_s, 7), round(played.makespan_s / scale_s, 7), -max(played.starts_s)
 
 
-def _improved(stage: SideBySide, order: Sequence[int], objective: str, least_s: Sequence[float]) -> Played:
+def _improved(stage: SideBySide, order: Sequence[int], objective: str, least_s: Sequence[float]) -> PlayedJobs:
     """Starts in about this order: each job is added at its best moment, and then moved while that makes it better."""
     starts: list[float] = []
-    played = Played((), (), 0.0, 0.0, ())
+    played = PlayedJobs((), (), 0.0, 0.0, ())
     for count in range(1, len(order) + 1):
         some = stage.only(order[:count])
         starts.append(least_s[order[count - 1]])

@@ -35,7 +35,7 @@ class PredictedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Enough:
     """How much is enough, or None; the reason says why, or why not."""
 
     value: float | None
@@ -65,24 +65,24 @@ def table(forecast: Forecast, share: Share, change: str, values: Iterable[Any]) 
     return [PredictedRow(one, forecast(one)) for one in shares]
 
 
-def smallest_cache(forecast: Forecast, share: Share, target: float | None = None) -> Answer:
+def smallest_cache(forecast: Forecast, share: Share, target: float | None = None) -> Enough:
     """The smallest fraction with which the loop is not held up, or that reaches a rate."""
     now, best = forecast(replace(share, cached=0.0)), forecast(replace(share, cached=1.0))
     wanted = AT_LIMIT * (now.gpu if target is None else target)
     if best.rate < wanted:
         reached = f"with everything cached there are {best.rate:,.0f} samples/s of {now.gpu:,.0f}"
-        return Answer(None, f"{reached}: {_why(best, forecast.rates)}")
+        return Enough(None, f"{reached}: {_why(best, forecast.rates)}")
     if now.rate >= wanted:
-        return Answer(0.0, "reading from storage does not hold the loop up")
+        return Enough(0.0, "reading from storage does not hold the loop up")
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         enough = forecast.rate(replace(share, cached=middle)) >= wanted
         low, high = (low, middle) if enough else (middle, high)
-    return Answer(high, f"with less, reading from storage ({now.fetch:,.0f} samples/s) holds the loop up")
+    return Enough(high, f"with less, reading from storage ({now.fetch:,.0f} samples/s) holds the loop up")
 
 
-def fewest_cores(forecast: Forecast, share: Share) -> Answer:
+def fewest_cores(forecast: Forecast, share: Share) -> Enough:
     """The smallest number of cores, each with a worker, with which the loop is not held up."""
     rates = forecast.rates
     most = int(min(_MOST_CORES, 4 * max(rates.cores, *rates.prep_by_workers, rates.workers, 1)))
@@ -90,9 +90,9 @@ def fewest_cores(forecast: Forecast, share: Share) -> Answer:
     for count in range(1, most + 1):
         best = forecast(on_cores(rates, share, count))
         if best.rate >= AT_LIMIT * best.gpu:
-            return Answer(count, f"fewer prepare less than {best.gpu:,.0f} samples/s")
+            return Enough(count, f"fewer prepare less than {best.gpu:,.0f} samples/s")
     assert best is not None
-    return Answer(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.gpu:,.0f}: {_why(best, forecast.rates)}")
+    return Enough(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.gpu:,.0f}: {_why(best, forecast.rates)}")
 
 
 def _why(prediction: Prediction, rates: Rates) -> str:

@@ -32,7 +32,7 @@ _CAPTURED_BY_OTHERS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TableFacts:
     """What launches need to know of a table."""
 
     taps: tuple[int, int]
@@ -41,7 +41,7 @@ class Facts:
     between_bytes: int
 
 
-class Job:
+class DecodeJob:
     """A batch on its way to the device."""
 
     def __init__(self, files: torch.Tensor, table: torch.Tensor, out: torch.Tensor, ops: tail.Ops) -> None:
@@ -105,17 +105,17 @@ class Decoder:
         with torch.cuda.device(device):
             self._nvjpeg = Nvjpeg()
             self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[DecodeJob | None] = queue.SimpleQueue()
         self.standing_still = threading.Lock()
         """Held by the thread while it works; by a fork, so that the thread stands still."""
         self._pixels = torch.empty(0)
         self._thread: threading.Thread | None = None
 
-    def submit(self, files: torch.Tensor, table: torch.Tensor, shape: Sequence[int], ops: tail.Ops) -> Job:
+    def submit(self, files: torch.Tensor, table: torch.Tensor, shape: Sequence[int], ops: tail.Ops) -> DecodeJob:
         """Decode a batch of so many colours, rows and columns. Its memory is taken on the caller's stream."""
         with torch.cuda.device(self.device):
             out = torch.empty((len(table), *shape), dtype=torch.float32, device=self.device)
-            job = Job(files, table, out, ops)
+            job = DecodeJob(files, table, out, ops)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="stoker-decoder", daemon=True)
             self._thread.start()
@@ -144,7 +144,7 @@ class Decoder:
                 self._stream.synchronize()  # before the loop's stream may have the memory of a job that nobody waits for
             del job
 
-    def _do(self, job: Job) -> None:
+    def _do(self, job: DecodeJob) -> None:
         table = job.table.numpy()
         out = torch.empty(job._out.shape, dtype=torch.uint8, device=self.device)
         for rows in parts_of(table):
@@ -153,7 +153,7 @@ class Decoder:
         job.write(out)
         job.done.record(self._stream)
 
-    def _draw_part(self, job: Job, table: Any, out: torch.Tensor) -> None:
+    def _draw_part(self, job: DecodeJob, table: Any, out: torch.Tensor) -> None:
         sizes = decoded_bytes(table)
         places = np.cumsum(sizes) - sizes
         self._stream.synchronize()  # nobody reads the block any more
@@ -181,7 +181,7 @@ class Decoder:
         widths = table[:, _COLUMN["width"]]
         return self._nvjpeg.decode(where, how_long, targets, widths, self._stream.cuda_stream)
 
-    def _decode_here(self, job: Job, row: Any, place: int) -> None:
+    def _decode_here(self, job: DecodeJob, row: Any, place: int) -> None:
         """Decode a picture that the engine refuses as the CPU does, errors included."""
         from PIL import Image
 
@@ -214,7 +214,7 @@ def parts_of(table: Any) -> list[slice]:
     return [*parts, slice(begin, len(table))]
 
 
-def facts_of(table: Any, places: Any, shape: Sequence[int], colours: int) -> tuple[Facts, Any]:
+def facts_of(table: Any, places: Any, shape: Sequence[int], colours: int) -> tuple[TableFacts, Any]:
     """What launches need to know, and the table for the device: where pixels lie, and where rows lie in between."""
     crop, to = table[:, 7:9], table[:, 9:11]
     support = np.where(table[:, 11:12] == BICUBIC, 2.0, 1.0) * np.maximum(crop / to, 1.0)
@@ -223,7 +223,7 @@ def facts_of(table: Any, places: Any, shape: Sequence[int], colours: int) -> tup
     drawn = np.empty((len(table), len(COLUMNS) + 1), np.int64)
     drawn[:, : len(COLUMNS)] = table
     drawn[:, 0], drawn[:, len(COLUMNS)] = places, np.cumsum(between) - between
-    return Facts((int(taps[0]), int(taps[1])), int(table[:, 8].max()), int(between.sum())), drawn
+    return TableFacts((int(taps[0]), int(taps[1])), int(table[:, 8].max()), int(between.sum())), drawn
 
 
 def recipe_of(row: Sequence[int], shape: Sequence[int]) -> Recipe:

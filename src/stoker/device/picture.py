@@ -24,7 +24,7 @@ from stoker.device.recorder import Recorder
 _really_open = Image.open
 
 
-class Standing(Image.Image):
+class StandIn(Image.Image):
     """A picture that is not decoded yet."""
 
     content: bytes
@@ -34,15 +34,15 @@ class Standing(Image.Image):
     """What Pillow knows of the file, if this is the file's picture itself."""
 
     @classmethod
-    def of(cls, content: bytes, recipe: Recipe, mode: str, info: Any) -> "Standing":
+    def of(cls, content: bytes, recipe: Recipe, mode: str, info: Any) -> "StandIn":
         """Stand in for what a recipe makes of a file."""
         self = cls()
         self.content, self.recipe = content, recipe
         self._mode, self._size, self.info = mode, recipe.size, info
         return self
 
-    def _next(self, recipe: Recipe, mode: str | None = None) -> "Standing":
-        return Standing.of(self.content, recipe, mode or self.mode, self.info.copy())
+    def _next(self, recipe: Recipe, mode: str | None = None) -> "StandIn":
+        return StandIn.of(self.content, recipe, mode or self.mode, self.info.copy())
 
     @property
     def im(self) -> Any:
@@ -142,10 +142,10 @@ def decoded(content: bytes, recipe: Recipe, mode: str) -> Any:
     return picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if recipe.flips else picture
 
 
-class Drawn:
+class Undecoded:
     """The bytes of a picture that is not decoded yet, as a recorder's content."""
 
-    def __init__(self, picture: Standing, *, by_pixel: bool) -> None:
+    def __init__(self, picture: StandIn, *, by_pixel: bool) -> None:
         assert picture.recipe is not None
         self.file, self.recipe, self._mode = picture.content, picture.recipe, picture.mode
         width, height = picture.size
@@ -172,7 +172,7 @@ def _opened(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
         return real
     _watch_torchvision()
     width, height = real.size
-    standing = Standing.of(content, Recipe(width, height, (0, 0, width, height)), real.mode, real.info.copy())
+    standing = StandIn.of(content, Recipe(width, height, (0, 0, width, height)), real.mode, real.info.copy())
     standing.format, standing.format_description, standing._opened = real.format, real.format_description, real
     if real._exclusive_fp:
         real.fp.close()
@@ -204,13 +204,13 @@ def _watch_torchvision() -> None:
 
 
 def _make_tensor(before: Callable[[Any], Any], picture: Any, *, is_scaled: bool) -> Any:
-    if type(picture) is not Standing or picture.recipe is None:
+    if type(picture) is not StandIn or picture.recipe is None:
         return before(picture)
     if not is_scaled:
-        return Recorder(Drawn(picture, by_pixel=True), None)
+        return Recorder(Undecoded(picture, by_pixel=True), None)
     if torch.get_default_dtype() is not torch.float32:
         return before(picture)
-    return Recorder(Drawn(picture, by_pixel=False), (("div", 255),))
+    return Recorder(Undecoded(picture, by_pixel=False), (("div", 255),))
 
 
 def _ask_to_tensor(pic: Any) -> Any:

@@ -20,7 +20,7 @@ from stoker.plan import DEVICE, HOST, TAIL
 from stoker.pool.maker import stacks
 
 if TYPE_CHECKING:
-    from stoker.device.decoder import Job
+    from stoker.device.decoder import DecodeJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Finishing:
         from stoker.device.decoder import decoder_of, files_in  # what is not asked for is not loaded
 
         decoder = decoder_of(self.device)
-        job: Job | None
-        jobs: list[tuple[Any, Job | None, int, Any]] = []
+        job: DecodeJob | None
+        jobs: list[tuple[Any, DecodeJob | None, int, Any]] = []
         for (path, shape, ops), (files, table) in zip(parts, packed, strict=True):
             host = partial(self._on_host, files, table, shape, ops)
             try:
@@ -77,7 +77,7 @@ class Finishing:
 class Decoding:
     """A batch whose pictures are being decoded."""
 
-    def __init__(self, batch: Any, jobs: list[tuple[Any, "Job | None", int, Any]]) -> None:
+    def __init__(self, batch: Any, jobs: list[tuple[Any, "DecodeJob | None", int, Any]]) -> None:
         self._batch, self._jobs = batch, jobs
         self.decoded = 0
         """How many pictures the device has decoded."""

@@ -13,7 +13,7 @@ from stoker.errors import ConfigError
 from stoker.feed.route import distributed_ids
 from stoker.feed.tables import paths_of
 from stoker.host import ranks
-from stoker.keeper.orders import Orders
+from stoker.keeper.orders import EpochOrders
 
 
 class Foretold:
@@ -30,7 +30,7 @@ class Foretold:
             )
         is_first_of_host = self.rank % self.ranks_of_host == 0
         epochs = 1 + far_enough(self.world // self.ranks_of_host)
-        self.orders = Orders(int(sampler.total_size), epochs) if is_first_of_host else None
+        self.orders = EpochOrders(int(sampler.total_size), epochs) if is_first_of_host else None
         """None: another process of this host tells."""
 
     def document(self) -> dict[str, int]:
@@ -38,7 +38,7 @@ class Foretold:
         found = {"world": self.world, "rank": self.rank, "ranks_of_host": self.ranks_of_host}
         return found if self.orders is None else found | {"samples": self.orders.samples, "epochs": self.orders.epochs}
 
-    def begin(self, orders: Orders) -> int:
+    def begin(self, orders: EpochOrders) -> int:
         """Tell the epoch that begins and those after it. Returns its number."""
         first = int(self._sampler.epoch)
         for epoch in range(first, first + orders.epochs):

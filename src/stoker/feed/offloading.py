@@ -35,10 +35,10 @@ from stoker.pool.serving import Duty
 from stoker.pool.work import Made
 from stoker.remote import parcel
 from stoker.remote.address import parse_address
-from stoker.remote.cluster import Cluster, NoClusterError, is_cluster, meet, parse_cluster
+from stoker.remote.cluster import ClusterAddress, NoClusterError, is_cluster, meet, parse_cluster
 from stoker.remote.measured import name_of
 from stoker.remote.parts import ALL, PREPARE
-from stoker.remote.relay import Order, document
+from stoker.remote.relay import RelayOrder, document
 from stoker.remote.versions import versions
 from stoker.wire.frames import PAYLOAD_LIMIT
 
@@ -138,7 +138,7 @@ def _start(loader: Any, job: str, duty: Duty) -> "subprocess.Popen[bytes] | None
     reads = pickle.dumps(loader.caching.reads) if has_reads else b""
     places = [Made._fields.index(name) for name in ("finished", "counts", "place", "pickled")]
     fields = (*places, len(Made._fields))
-    order = Order(
+    order = RelayOrder(
         folder=str(sharing.folder()),
         job=job,
         ratio=loader._options.offload_ratio,
@@ -170,7 +170,7 @@ def _start(loader: Any, job: str, duty: Duty) -> "subprocess.Popen[bytes] | None
     return None
 
 
-def _place_for(asked: Cluster) -> dict[str, Any]:
+def _place_for(asked: ClusterAddress) -> dict[str, Any]:
     """Where the relay listens for workers that Ray places, and what it is told of them. Raises NoClusterError."""
     if not RAY.is_installed:
         raise NoClusterError(f"Ray is not installed: {RAY.command}")

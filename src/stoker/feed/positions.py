@@ -13,8 +13,8 @@ import numpy as np
 
 from stoker.batch import unpack
 from stoker.feed.sampled import Sampled
-from stoker.pool.start import Start
-from stoker.pool.stateful import Asked, ask, is_stateful
+from stoker.pool.start import StreamStart
+from stoker.pool.stateful import AskedStates, ask, is_stateful
 from stoker.pool.work import Report
 from stoker.slots.inbox import Inbox
 
@@ -41,12 +41,12 @@ class ArrivedState:
         """Whether it differs from the one before."""
         return self.content is not None or self._packed is not None
 
-    def open(self) -> Asked:
+    def open(self) -> AskedStates:
         """What the dataset gave. Every call gives a copy of its own."""
         if self.content is not None:
-            return Asked(*pickle.loads(self.content))
+            return AskedStates(*pickle.loads(self.content))
         stream, pieces = self._packed
-        return Asked(*unpack(stream, pieces, np.array(self._memory[: self._used], subok=False)))
+        return AskedStates(*unpack(stream, pieces, np.array(self._memory[: self._used], subok=False)))
 
 
 class _Seen:
@@ -54,7 +54,7 @@ class _Seen:
 
     __slots__ = ("batches", "final", "given", "has_begun", "has_ended", "since", "state")
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: StreamStart) -> None:
         self.given = start
         """What it went on from, until a state of its own has come."""
         self.batches, self.since, self.has_ended = start.batches, start.since, start.has_ended
@@ -67,8 +67,8 @@ class _Seen:
         """Whether it was given one. What was given holds: some datasets go on from it only with their first item."""
         return self.given.dataset is not None or self.given.iterator is not None
 
-    def asked(self) -> Asked:
-        return Asked(self.given.dataset, self.given.iterator) if self.state is None else self.state.open()
+    def asked(self) -> AskedStates:
+        return AskedStates(self.given.dataset, self.given.iterator) if self.state is None else self.state.open()
 
     def take(self, state: ArrivedState) -> None:
         self.has_ended = state.has_ended
@@ -93,7 +93,7 @@ class WorkersPosition:
         self.complete: Callable[[], None] | None = None
         """Waits until all workers have told how they begin; None when there is nobody to wait for."""
 
-    def begin(self, starts: Sequence[Start], next_worker: int) -> None:
+    def begin(self, starts: Sequence[StreamStart], next_worker: int) -> None:
         """An epoch begins."""
         self._workers = [_Seen(start) for start in starts]
         self._generation += 1
@@ -180,7 +180,7 @@ class WorkersPosition:
 _COUNTS = 3
 
 
-def _written(batches: int, since: int, has_ended: bool, asked: Asked) -> Part:
+def _written(batches: int, since: int, has_ended: bool, asked: AskedStates) -> Part:
     state: Part = {"batches": batches, "since": since, "ended": has_ended}
     if asked.dataset is not None:
         state["dataset"] = asked.dataset
@@ -210,7 +210,7 @@ class InlinePosition:
             state = _written(batches, 0, getattr(self._fetcher, "ended", False), copy.deepcopy(ask(self._fetcher)))
             part = {"workers": 0, "next_worker": 0, "states": [state]}
         elif self._counts:
-            part = {"workers": 0, "next_worker": 0, "states": [_written(batches, batches, False, Asked())]}
+            part = {"workers": 0, "next_worker": 0, "states": [_written(batches, batches, False, AskedStates())]}
         if self._sampled is not None and batches:
             part["sampler"] = self._sampled.state()
         return part
@@ -234,7 +234,7 @@ def part_of(loader: Any, *, is_fresh: bool) -> Part:
     if is_fresh and not isinstance(position, FixedPosition):
         dataset = loader.dataset
         if loader.num_workers == 0 and is_stateful(dataset):
-            asked = Asked(copy.deepcopy(dataset.state_dict()))
+            asked = AskedStates(copy.deepcopy(dataset.state_dict()))
             part = {"workers": 0, "next_worker": 0, "states": [_written(0, 0, False, asked)]}
         sampled = Sampled.of(loader)
         if sampled is not None and (state := sampled.state_between_epochs()) is not None:

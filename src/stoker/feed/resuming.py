@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.errors import ConfigError
-from stoker.pool.start import Start
+from stoker.pool.start import StreamStart
 
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
     """Where the streams and samplers of a loader go on."""
 
-    starts: Sequence[Start] = ()
+    starts: Sequence[StreamStart] = ()
     """One for each worker, or one where there are none. Empty: where they are."""
     next_worker: int = 0
     pending: Sequence[Any] = ()
@@ -25,9 +25,9 @@ class Resuming:
     generator: Any = None
     """Without workers: what torch's default generator is to be when the epoch has drawn what it drew at its start."""
 
-    def starts_of(self, workers: int) -> Sequence[Start]:
+    def starts_of(self, workers: int) -> Sequence[StreamStart]:
         """Where each worker begins."""
-        return self.starts or [Start()] * workers
+        return self.starts or [StreamStart()] * workers
 
 
 NOTHING = Resuming()
@@ -64,7 +64,7 @@ def resuming_of(part: dict[str, Any] | None, workers: int, generator: Any, *, is
         return Resuming(generator=generator)
     check_workers(part, workers, is_fresh=is_fresh)
     starts = [
-        Start(s["batches"], s["since"], s["ended"], is_fresh, s.get("dataset"), s.get("iterator"))
+        StreamStart(s["batches"], s["since"], s["ended"], is_fresh, s.get("dataset"), s.get("iterator"))
         for s in part.get("states", ())
     ]
     return Resuming(

@@ -21,7 +21,7 @@ from stoker.feed.sampled import Sampled
 from stoker.feed.view import LoaderView
 from stoker.pool.processes import LoaderSlots
 from stoker.pool.shards import for_one_epoch
-from stoker.pool.start import Start
+from stoker.pool.start import StreamStart
 from stoker.pool.stateful import StatefulBeginning, is_stateful, restore_dataset, restore_iterator, say_passed
 from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotRoom
@@ -51,7 +51,7 @@ class _StatefulInline:
     def __init__(self, loader: Any) -> None:
         # A state may hold torch's generator, which the start of the epoch draws from, too: each has its own.
         resuming, loader._resuming = loader._resuming, NOTHING
-        start = resuming.starts[0] if resuming.starts else Start()
+        start = resuming.starts[0] if resuming.starts else StreamStart()
         drawn = torch.get_rng_state()
         if resuming.generator is not None:
             torch.set_rng_state(resuming.generator)

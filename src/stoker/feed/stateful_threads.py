@@ -10,7 +10,7 @@ from stoker.feed.positions import ArrivedState
 from stoker.feed.stateful import StatefulOrders
 from stoker.pool.pool import Pool
 from stoker.pool.serving import Result
-from stoker.pool.start import Start
+from stoker.pool.start import StreamStart
 from stoker.pool.work import Made, Report, Work
 
 _PAUSE_S = 0.001
@@ -32,7 +32,7 @@ class StatefulThreadsIter(StatefulOrders, PoolIter):
         return self._has_states
 
     @property
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[StreamStart]:
         """Where each worker goes on; empty: where it is."""
         return list(self._resuming.starts)
 

@@ -25,7 +25,7 @@ from typing import Any
 from stoker.errors import ConfigError, ResourceError
 from stoker.group.room import StagingRoom
 from stoker.group.rules import Group
-from stoker.group.staging import LENGTH, Address, Staging
+from stoker.group.staging import LENGTH, GroupAddress, GroupStaging
 from stoker.group.state import LAYOUT
 from stoker.group.table import SIZE, Table
 from stoker.host import folders, forks, process
@@ -71,7 +71,7 @@ def home() -> Path:
 
 def enter(
     name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
-) -> tuple[Address, dict[str, Any], int]:
+) -> tuple[GroupAddress, dict[str, Any], int]:
     """Join a group, or open one. Returns where it is, what its members have in common, and a lock to close on leaving."""
     try:
         return _enter(name, about, differences, budget_bytes, cores, label)
@@ -101,7 +101,7 @@ def no_room(name: str) -> ResourceError:
 
 def _enter(
     name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
-) -> tuple[Address, dict[str, Any], int]:
+) -> tuple[GroupAddress, dict[str, Any], int]:
     sweep()
     about = {"version": VERSION, "namespace": process.namespace(), **about}
     with _door(folders.make_home() / "groups" / name) as folder:
@@ -219,7 +219,7 @@ def _is_locked(path: Path) -> bool:
         close_lock(descriptor)
 
 
-def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = False) -> tuple[Address, int]:
+def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = False) -> tuple[GroupAddress, int]:
     table = Table(stream / "table", Group.of)
     here = process.own()
     opened: list[Callable[[], None]] = []
@@ -240,7 +240,7 @@ def _join(stream: Path, about: dict[str, Any], label: str, *, opens: bool = Fals
         raise
     finally:
         table.close()
-    return Address(str(stream), number, here[0], descriptor), presence
+    return GroupAddress(str(stream), number, here[0], descriptor), presence
 
 
 def _open_memory(table: Table) -> int:
@@ -255,7 +255,7 @@ def _open_memory(table: Table) -> int:
     raise ResourceError(f"the group's memory cannot be opened through any of its members: {failure}")
 
 
-def leave(staging: Staging) -> None:
+def leave(staging: GroupStaging) -> None:
     """Remove a member from its group: this process's own, or a dead one. The last member's group is removed, too."""
     folder = staging.folder
     with staging.table.change() as group:  # first, because opening the door may fail: too many open files, say

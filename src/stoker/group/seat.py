@@ -14,7 +14,7 @@ from stoker.group.door import Differences, enter, leave
 from stoker.group.life import AWAITED
 from stoker.group.records import Member, Point, Reason, StagedBatch
 from stoker.group.rules import BATCHES, Group
-from stoker.group.staging import LOOK_S, Staging
+from stoker.group.staging import LOOK_S, GroupStaging
 from stoker.host import forks
 from stoker.host.locks import close_lock, when_outside
 from stoker.live.groups import ASLEEP, ROOM
@@ -73,7 +73,7 @@ class Seat:
         self.name = name
         self.owner = os.getpid()
         self.address, self.about, presence = enter(name, about, differences, budget_bytes, cores, label)
-        self.staging = Staging(self.address)
+        self.staging = GroupStaging(self.address)
         self.staging.while_waiting = weakref.WeakMethod(self._lose_patience)
         self.waited_for: dict[str, float] = {}
         self.resumed = ""
@@ -258,12 +258,12 @@ def _after_fork_in_child() -> None:
 forks.register(forks.Stage.HOLDINGS, after_in_child=_after_fork_in_child)
 
 
-def _leave(staging: Staging, presence: int, owner: int) -> None:
+def _leave(staging: GroupStaging, presence: int, owner: int) -> None:
     """Leave the group. The garbage collector may call this at any line."""
     when_outside(lambda: _leave_now(staging, presence, owner))
 
 
-def _leave_now(staging: Staging, presence: int, owner: int) -> None:
+def _leave_now(staging: GroupStaging, presence: int, owner: int) -> None:
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             leave(staging)

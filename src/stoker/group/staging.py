@@ -35,7 +35,7 @@ _MOST_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class GroupAddress:
     """Where a member's workers find the group."""
 
     folder: str
@@ -49,10 +49,10 @@ def default_bytes() -> int:
     return max(1 << 20, min(_MOST_BYTES, headroom_bytes() // 4))
 
 
-class Staging:
+class GroupStaging:
     """A group in one of its processes: its table, and its memory."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: GroupAddress) -> None:
         self.folder = Path(address.folder)
         self.member = address.member
         self.table = Table(self.folder / "table", Group.of)

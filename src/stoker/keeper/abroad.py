@@ -21,7 +21,7 @@ from stoker.keeper.far import Far
 from stoker.keeper.messages import Said
 from stoker.keeper.peering import Peering
 from stoker.keeper.queues import LoaderQueue
-from stoker.keeper.table import Table
+from stoker.keeper.table import KeeperTable
 from stoker.sealed import ItemDamagedError
 from stoker.source.files import shared_names
 from stoker.wire.addresses import Address, local_addresses, parse_addresses
@@ -52,7 +52,7 @@ class Abroad:
         """Whether other hosts take part now."""
         return bool(self._peerings)
 
-    def join(self, about: dict[str, Any], folder: Path, table: Table, roots: tuple[str, ...]) -> Far | None:
+    def join(self, about: dict[str, Any], folder: Path, table: KeeperTable, roots: tuple[str, ...]) -> Far | None:
         """A loader's files on other hosts; None if it knows none, or if they cannot be used."""
         peers = str(about["peers"])
         if peers in ("", "auto"):

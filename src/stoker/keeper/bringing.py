@@ -15,7 +15,7 @@ from stoker.cache import stores
 from stoker.cache.claims import Claims
 from stoker.cache.intercept import Origin
 from stoker.cache.shelf import Budget
-from stoker.cache.staging import Place, Stager
+from stoker.cache.staging import Stager, StagingRow
 from stoker.cache.store import StoreBusyError, StoreFullError
 from stoker.cache.tier import DiskTier
 from stoker.keeper.far import Far
@@ -155,7 +155,7 @@ class Bringing:
                 return outcome
         keeps = self._fills_cache and self.near.has_room(size)
         descriptor = os.open(path, _READ_ONLY)
-        place: Place | None = None
+        place: StagingRow | None = None
         try:
             if not keeps and self.near.reuse is None and _is_cached(descriptor, offset, size):
                 return Brought.LEFT, 0.0  # the kernel has it: a worker is as fast by itself
@@ -188,7 +188,7 @@ class Bringing:
         keeps = self._keeps_copy(size)
         if not keeps and not self.stager.can_hold(size):
             return Brought.LEFT, 0.0
-        place: Place | None = self.stager.announce(work, key) if keeps else self.stager.reserve(work, key, size)
+        place: StagingRow | None = self.stager.announce(work, key) if keeps else self.stager.reserve(work, key, size)
         if place is None:
             return Brought.NO_ROOM, 0.0
         try:
@@ -209,7 +209,7 @@ class Bringing:
                 self.stager.drop(place)
 
     def _stage(
-        self, place: Place, key: bytes, payload: Bytes, *, is_from_peer: bool = False, is_used: bool = False
+        self, place: StagingRow, key: bytes, payload: Bytes, *, is_from_peer: bool = False, is_used: bool = False
     ) -> None:
         self.stager.fill(place, key, payload, is_from_peer=is_from_peer, is_used=is_used)
         if self.near.reuse is not None:

@@ -78,7 +78,7 @@ class Holdings:
         self.replace(np.union1d(np.setdiff1d(self._sorted, gone, assume_unique=True), added))
 
 
-class Directory:
+class Holders:
     """What every other host holds. Hosts are numbered."""
 
     def __init__(self, hosts: int) -> None:

@@ -11,7 +11,7 @@ import time
 
 from stoker.keeper.directory import Numbers, numbers_of
 from stoker.keeper.peering import Peering
-from stoker.keeper.table import Table
+from stoker.keeper.table import KeeperTable
 from stoker.source.files import shared_file_key
 
 _LOOK_S = 0.5
@@ -22,7 +22,7 @@ _LOOK_PART = 0.05
 class Far:
     """For one loader: its files on other hosts."""
 
-    def __init__(self, peering: Peering, table: Table, roots: tuple[str, ...]) -> None:
+    def __init__(self, peering: Peering, table: KeeperTable, roots: tuple[str, ...]) -> None:
         self.peering = peering
         self._table, self._roots = table, roots
         self._names: Numbers | None = None

@@ -27,7 +27,7 @@ from stoker.keeper.messages import Said
 from stoker.keeper.opens import Opens
 from stoker.keeper.queues import LoaderQueue
 from stoker.keeper.reuse import Reuse, orders_of
-from stoker.keeper.table import Table
+from stoker.keeper.table import KeeperTable
 from stoker.meter import Tally, now
 from stoker.plan import MOST_READERS
 
@@ -110,7 +110,7 @@ class House:
                 return
             near = self._near(Path(about["folder"]), str(about.get("disk", "")))
             stager = Stager(int(about["staging"]), descriptors.pop(0))
-            roots, table = tuple(map(str, about["roots"])), Table(descriptors.pop(0))
+            roots, table = tuple(map(str, about["roots"])), KeeperTable(descriptors.pop(0))
             far = self._abroad.join(about, near.folder, table, roots)
             if "orders" in more and far is not None:
                 self._foretell(near, far, table, roots, about["reuse"], descriptors.pop(more.index("orders")))
@@ -135,7 +135,9 @@ class House:
             self._abroad.fill(queue)
         self._hire(int(about["readers"]))
 
-    def _foretell(self, near: Near, far: Far, table: Table, roots: tuple[str, ...], told: Any, descriptor: int) -> None:
+    def _foretell(
+        self, near: Near, far: Far, table: KeeperTable, roots: tuple[str, ...], told: Any, descriptor: int
+    ) -> None:
         """A loader knows what all ranks read: its cache is kept by reuse."""
         orders = orders_of(told, descriptor)
         if near.reuse is not None and near.reuse.peering is not far.peering:

@@ -17,7 +17,7 @@ _NOTHING = 0
 """A place has the number of its epoch plus one."""
 
 
-class Orders:
+class EpochOrders:
     """The orders of some epochs, as long as each other. Samples have numbers below 2^32."""
 
     def __init__(self, samples: int, epochs: int, descriptor: int | None = None) -> None:

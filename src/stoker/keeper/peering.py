@@ -15,7 +15,7 @@ from typing import Protocol
 
 from stoker.cache.walking import KEY_BYTES
 from stoker.errors import ConfigError
-from stoker.keeper.directory import Directory, Numbers, numbers_of
+from stoker.keeper.directory import Holders, Numbers, numbers_of
 from stoker.keeper.giving import Gifts
 from stoker.meter import now
 from stoker.sealed import SHARED_BYTES
@@ -23,7 +23,7 @@ from stoker.wire.addresses import Address
 from stoker.wire.frames import Told
 from stoker.wire.handshake import fresh_name
 from stoker.wire.peer import Peer, PeerStats
-from stoker.wire.server import Server
+from stoker.wire.server import ItemServer
 from stoker.wire.tls import Tls
 
 _TELL_S = 0.01
@@ -48,7 +48,7 @@ class PeeringStats:
     given_bytes: int
 
 
-class Watcher(Protocol):
+class PeeringWatcher(Protocol):
     """Who wants to know what other hosts say and read. Called by several threads; must not wait."""
 
     def told(self, names: Sequence[bytes]) -> None:
@@ -76,9 +76,9 @@ class Peering:
     def __init__(self, own: Address, others: Sequence[Address], secret: bytes, tls: Tls | None = None) -> None:
         self._name = fresh_name()
         self._lock = threading.Lock()
-        self._directory = Directory(0)
+        self._directory = Holders(0)
         self._gifts = Gifts(hear=self._hear, given=self._gave)
-        self._watchers: list[Watcher] = []
+        self._watchers: list[PeeringWatcher] = []
         self._number = 0
         self._numbers: dict[bytes | None, int] = {}
         """Of other hosts among those of the job, by the names of their processes, as they have said."""
@@ -91,7 +91,7 @@ class Peering:
         self._have_met = False
         self._secret, self._tls = secret, tls
         self._neighbours: list[_Neighbour] = []
-        self._server = Server(own, self._gifts, secret, name=self._name, tls=tls)
+        self._server = ItemServer(own, self._gifts, secret, name=self._name, tls=tls)
         self.add(others)
         self._teller = threading.Thread(target=self._tell_and_ask, name="stoker-peering", daemon=True)
         self._teller.start()
@@ -219,12 +219,12 @@ class Peering:
                     neighbour.held |= news
             self._news.set()
 
-    def watch(self, watcher: Watcher, number: int) -> None:
+    def watch(self, watcher: PeeringWatcher, number: int) -> None:
         """Tell somebody what others say and read from now on, and the others this host's number, from 0 on."""
         self._number = number + 1
         self._watchers.append(watcher)
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: PeeringWatcher) -> None:
         """Tell it nothing more."""
         self._watchers = [other for other in self._watchers if other is not watcher]
 

@@ -15,7 +15,7 @@ from stoker.keeper.bringing import Bringing
 from stoker.keeper.messages import Indices
 from stoker.keeper.opens import Opens
 from stoker.keeper.reuse import Reuse
-from stoker.keeper.table import Table
+from stoker.keeper.table import KeeperTable
 
 _FIRST_S = 1e-3
 """What a file is taken to cost before one was read."""
@@ -44,7 +44,7 @@ class LoaderQueue:
     """What one loader waits for. Callers hold the house's lock."""
 
     about: dict[str, Any]
-    table: Table
+    table: KeeperTable
     bringing: Bringing
     opens: Opens | None = None
     """What the samples were seen to open, if that is recorded. It counts for more than the table."""

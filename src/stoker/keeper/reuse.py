@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from stoker.cache.cooperation import Choice, Cooperation
+from stoker.cache.cooperation import CacheChoice, Cooperation
 from stoker.cache.shares import Shares
 from stoker.cache.shelf import Budget
 from stoker.cache.staging import Stager
 from stoker.cache.store import Store, StoreBusyError, StoreFullError
 from stoker.cache.walking import KEY_BYTES
 from stoker.keeper.directory import NUMBER_BYTES
-from stoker.keeper.orders import Orders
+from stoker.keeper.orders import EpochOrders
 from stoker.keeper.peering import Peering
-from stoker.keeper.table import Table
+from stoker.keeper.table import KeeperTable
 from stoker.memory import Bytes
 from stoker.sealed import payload_bytes
 from stoker.source.files import shared_file_key
@@ -43,12 +43,18 @@ class Reuse:
     """What decides on the cache of one folder."""
 
     def __init__(
-        self, store: Store, budget: Budget, peering: Peering, table: Table, roots: tuple[str, ...], told: dict[str, Any]
+        self,
+        store: Store,
+        budget: Budget,
+        peering: Peering,
+        table: KeeperTable,
+        roots: tuple[str, ...],
+        told: dict[str, Any],
     ) -> None:
         self._store, self._budget, self.peering, self._table, self._roots = store, budget, peering, table, roots
         self.digest = table.digest
         """Of the files that are decided on. A loader of others keeps nothing in this cache."""
-        self._orders: Orders | None = None
+        self._orders: EpochOrders | None = None
         ranks = int(told["ranks_of_host"])
         me, capacity_bytes = int(told["rank"]) // ranks, int(told["capacity"])
         shares = Shares(self._epoch_ids, [rank // ranks for rank in range(int(told["world"]))])
@@ -68,7 +74,7 @@ class Reuse:
 
     # -- called by any thread
 
-    def orders_are(self, orders: Orders) -> None:
+    def orders_are(self, orders: EpochOrders) -> None:
         """A loader has told what all ranks read."""
         self._orders = orders
 
@@ -161,7 +167,7 @@ class Reuse:
         if choice.kept or choice.forgotten:
             self._carry_out(choice, items)
 
-    def _carry_out(self, choice: Choice, items: dict[int, tuple[bytes, bytes]]) -> None:
+    def _carry_out(self, choice: CacheChoice, items: dict[int, tuple[bytes, bytes]]) -> None:
         kept = [sample for sample in choice.kept if sample in self._cooperation.ledger]
         gone = {self._name(sample) for sample in choice.forgotten if sample not in self._cooperation.ledger}
         self._left |= gone
@@ -206,10 +212,10 @@ class Reuse:
         return self.peering.listed_host(self._name(sample))
 
 
-def orders_of(told: dict[str, Any], descriptor: int) -> Orders:
+def orders_of(told: dict[str, Any], descriptor: int) -> EpochOrders:
     """The orders that a loader has handed over. Raises ValueError if they are none."""
     try:
-        return Orders(int(told["samples"]), int(told["epochs"]), descriptor)
+        return EpochOrders(int(told["samples"]), int(told["epochs"]), descriptor)
     except (KeyError, ValueError):
         os.close(descriptor)
         raise ValueError("orders that make no sense") from None

@@ -34,7 +34,7 @@ class _Caller:
             os.close(self.process)
 
 
-class Serving:
+class KeeperServing:
     """One keeper."""
 
     def __init__(self, entry: Path, descriptor: int, listening: socket.socket) -> None:
@@ -129,5 +129,5 @@ def serve(entry: str, descriptor: int, listening: int) -> None:
     keep_freed()
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # meant for a training process, if at all
-    Serving(Path(entry), descriptor, socket.socket(fileno=listening)).run()
+    KeeperServing(Path(entry), descriptor, socket.socket(fileno=listening)).run()
     os._exit(0)  # a reader may still wait for storage

@@ -61,7 +61,7 @@ def _digest(version: bytes) -> str:
     return hashlib.blake2b(version, digest_size=8).hexdigest()
 
 
-class Table:
+class KeeperTable:
     """The list in the keeper."""
 
     def __init__(self, descriptor: int) -> None:

@@ -73,7 +73,7 @@ _GROUPS: tuple[tuple[str, str, str, Callable[[GroupView], float]], ...] = (
 )
 
 
-class Peer(Protocol):
+class PeerFigures(Protocol):
     """Another host whose cache is asked, as this host's keeper sees it."""
 
     @property
@@ -101,7 +101,7 @@ class Peer(Protocol):
         """Whether it is not asked now, because it was late."""
 
 
-_PEERS: tuple[tuple[str, str, str, Callable[[Peer], float]], ...] = (
+_PEERS: tuple[tuple[str, str, str, Callable[[PeerFigures], float]], ...] = (
     ("hits_total", "counter", "Items that came from this host's cache.", lambda peer: peer.given),
     ("received_bytes_total", "counter", "Bytes that came from there.", lambda peer: peer.bytes),
     ("late_answers_total", "counter", "Answers of it that were not waited for any more.", lambda peer: peer.late),
@@ -116,7 +116,7 @@ def expose(
     wall: float,
     version: str,
     groups: Mapping[Key, GroupView] | None = None,
-    peers: Sequence[tuple[int, Peer]] = (),
+    peers: Sequence[tuple[int, PeerFigures]] = (),
 ) -> str:
     """All loaders, their groups, and other hosts by the pid of the keeper that asks them.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.group.door import leave
-from stoker.group.staging import Address, Staging
+from stoker.group.staging import GroupAddress, GroupStaging
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper
 from stoker.pool.serving import Duty, serve
@@ -32,7 +32,7 @@ def where() -> str:
     return f"in a worker of pid {os.getppid()}, pid {os.getpid()}"
 
 
-def _serve(duty: Duty, worker: int, staging: Staging, exchange: TableExchange) -> None:
+def _serve(duty: Duty, worker: int, staging: GroupStaging, exchange: TableExchange) -> None:
     maker = duty.begin_or_raise(worker)
     with staging.table.change() as group:
         if staging.member not in group.members:
@@ -45,7 +45,13 @@ class ThreadServing:
     """What a worker thread of a group's member does."""
 
     def __init__(
-        self, duty: Duty, staging: Staging, orders: Orders, caching: Caching, failures: Any, stopped: Callable[[], bool]
+        self,
+        duty: Duty,
+        staging: GroupStaging,
+        orders: Orders,
+        caching: Caching,
+        failures: Any,
+        stopped: Callable[[], bool],
     ) -> None:
         self._duty, self._staging, self._orders, self._caching = duty, staging, orders, caching
         self._failures, self._stopped = failures, stopped
@@ -65,7 +71,7 @@ class ProcessServing:
     """What a worker process of a group's member does. It is sent there."""
 
     def __init__(
-        self, duty: Duty, address: Address, orders: Orders, caching: Caching, failures: Any, *, forked: bool
+        self, duty: Duty, address: GroupAddress, orders: Orders, caching: Caching, failures: Any, *, forked: bool
     ) -> None:
         self._duty, self._address, self._orders, self._caching = duty, address, orders, caching
         self._failures = failures
@@ -80,7 +86,7 @@ class ProcessServing:
         explain_breakpoints()
         self._duty.become_worker(worker)
         try:
-            staging = Staging(self._address)
+            staging = GroupStaging(self._address)
         except OSError:
             return  # the training process has gone
         leaving = threading.Event()
@@ -96,7 +102,7 @@ class ProcessServing:
                 threading.Event().wait()
 
 
-def _take_leave(staging: Staging, leaving: threading.Event) -> None:
+def _take_leave(staging: GroupStaging, leaving: threading.Event) -> None:
     """Remove a member whose training process is dead, with the files it left."""
     leaving.set()
     with contextlib.suppress(Exception):

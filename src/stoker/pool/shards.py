@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 
 from stoker.internals.names import WorkerInfo
 from stoker.pool.huggingface import OneEpoch, is_huggingfaces, loses_its_buffer
-from stoker.pool.start import Start
+from stoker.pool.start import StreamStart
 from stoker.tensor.worker_info import answered
 
 Values = dict[str, Any]
@@ -123,7 +123,7 @@ def _are_parts(state: Any) -> bool:
     return isinstance(state, dict) and state.keys() == {_PARTS}
 
 
-def for_one_epoch(dataset: Any, start: Start) -> tuple[Any, Start]:
+def for_one_epoch(dataset: Any, start: StreamStart) -> tuple[Any, StreamStart]:
     """What a worker reads in an epoch, and what is left to set back: a stream of Hugging Face's is read through another."""
     if not is_huggingfaces(dataset):
         return dataset, start

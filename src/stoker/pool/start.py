@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StreamStart:
     """Where the stream of one worker, or of a loader without workers, goes on."""
 
     batches: int = 0

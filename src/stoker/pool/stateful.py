@@ -23,7 +23,7 @@ from stoker.meter import now
 from stoker.pool.filling import one_reader
 from stoker.pool.huggingface import loses_its_buffer
 from stoker.pool.shards import for_one_epoch
-from stoker.pool.start import Start
+from stoker.pool.start import StreamStart
 from stoker.pool.work import Made, Report
 from stoker.pool.worker import Beginning, SlotRoom
 from stoker.slots.area import Area
@@ -37,7 +37,7 @@ INLINE_BYTES = 64 << 10
 _TOLD_EVERY_S = 10.0
 
 
-class Asked(NamedTuple):
+class AskedStates(NamedTuple):
     """What a dataset and its iterator answered; None for one that has no state."""
 
     dataset: Any = None
@@ -52,22 +52,22 @@ def is_stateful(thing: object) -> bool:
     return has_methods and not loses_its_buffer(thing)
 
 
-def ask(fetcher: Any, *, is_over: bool = False) -> Asked:
+def ask(fetcher: Any, *, is_over: bool = False) -> AskedStates:
     """The state of a fetcher's dataset and of its iterator. At the end of an epoch the iterator's is of no use."""
     dataset: Any = fetcher.dataset
     iterator: Any = getattr(fetcher, "dataset_iter", None)
     if iterator is dataset:
-        return Asked(None, dataset.state_dict() if is_stateful(dataset) else None, True)
+        return AskedStates(None, dataset.state_dict() if is_stateful(dataset) else None, True)
     asked = not is_over and is_stateful(iterator)
-    return Asked(dataset.state_dict() if is_stateful(dataset) else None, iterator.state_dict() if asked else None)
+    return AskedStates(dataset.state_dict() if is_stateful(dataset) else None, iterator.state_dict() if asked else None)
 
 
-def asking(fetcher: Any) -> Callable[[], Asked]:
+def asking(fetcher: Any) -> Callable[[], AskedStates]:
     """Asks a fetcher's dataset and iterator again and again: who has a state is looked up once."""
     dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
     if iterator is dataset or is_stateful(iterator):
         return lambda: ask(fetcher)
-    return lambda: Asked(dataset.state_dict())
+    return lambda: AskedStates(dataset.state_dict())
 
 
 def begin_anew(thing: Any, state: Any) -> None:
@@ -98,7 +98,7 @@ def load(thing: Any, state: Any) -> None:
     thing.load_state_dict(state)
 
 
-def restore_dataset(dataset: Any, start: Start) -> None:
+def restore_dataset(dataset: Any, start: StreamStart) -> None:
     """Set a dataset back, before it is iterated."""
     if start.dataset is None:
         return
@@ -109,7 +109,7 @@ def restore_dataset(dataset: Any, start: Start) -> None:
         load(dataset, start.dataset)
 
 
-def restore_iterator(fetcher: Any, start: Start, told: Callable[[int, int], None] | None = None) -> None:
+def restore_iterator(fetcher: Any, start: StreamStart, told: Callable[[int, int], None] | None = None) -> None:
     """Set the iterator of a new fetcher back, and pass by what came after its state."""
     if not hasattr(fetcher, "dataset_iter"):
         return
@@ -166,7 +166,7 @@ def say_passed(who: str) -> Callable[[int, int], None]:
 class StatefulBeginning(Beginning):
     """Begins a worker of a loader that keeps states: its fetchers are ours."""
 
-    def __init__(self, room: SlotRoom, *, forked: bool, area: Area, starts: list[Start] | None, every: int) -> None:
+    def __init__(self, room: SlotRoom, *, forked: bool, area: Area, starts: list[StreamStart] | None, every: int) -> None:
         super().__init__(room, forked=forked)
         self._area = area
         self._starts = starts
@@ -176,7 +176,9 @@ class StatefulBeginning(Beginning):
     def sent_to(self, number: int) -> "StatefulBeginning":
         """A copy for a worker that inherits nothing: it needs no states but its own."""
         starts = (
-            None if self._starts is None else [start if k == number else Start() for k, start in enumerate(self._starts)]
+            None
+            if self._starts is None
+            else [start if k == number else StreamStart() for k, start in enumerate(self._starts)]
         )
         own = StatefulBeginning(self.room, forked=self.forked, area=self._area, starts=starts, every=self._every)
         own.cores = self.cores
@@ -191,7 +193,7 @@ class StatefulBeginning(Beginning):
 
     def _create(self, make: Callable[..., Any], kind: int, dataset: Any, *rest: Any) -> Any:
         self._generation += 1
-        start = self._starts[self._number] if self._starts is not None and self._generation == 1 else Start()
+        start = self._starts[self._number] if self._starts is not None and self._generation == 1 else StreamStart()
         try:
             dataset, start = for_one_epoch(dataset, start)
             restore_dataset(dataset, start)
@@ -213,7 +215,7 @@ class StatefulBeginning(Beginning):
 class Fetching:
     """A fetcher whose batches are reported with the dataset's state after them."""
 
-    def __init__(self, fetcher: Any, writer: "Writer", tell: Callable[[str, Any], None], every: int) -> None:
+    def __init__(self, fetcher: Any, writer: "ReportedStates", tell: Callable[[str, Any], None], every: int) -> None:
         self._fetcher, self._writer, self._tell, self._every = fetcher, writer, tell, every
         self._ask = asking(fetcher)
         self._batches = 0
@@ -246,13 +248,13 @@ class Fetching:
         return type(made)((*made[:-1], state)) if type(made) is Plain else made._replace(state=state)
 
 
-class Writer(Protocol):
+class ReportedStates(Protocol):
     """Writes states for reports."""
 
     def forget(self) -> None:
         """Write the next state even if it is like the last one."""
 
-    def write(self, asked: Asked, *, has_ended: bool) -> tuple[Any, ...] | None:
+    def write(self, asked: AskedStates, *, has_ended: bool) -> tuple[Any, ...] | None:
         """A state as plain values, or None where there is no room for it."""
 
 
@@ -271,7 +273,7 @@ class StateWriter:
         """Write the next state even if it is like the last one."""
         self._last = b""
 
-    def write(self, asked: Asked, *, has_ended: bool) -> tuple[Any, ...] | None:
+    def write(self, asked: AskedStates, *, has_ended: bool) -> tuple[Any, ...] | None:
         """A state as plain values, or None where there is no room for it."""
         if not self._are_large:
             content = pickle.dumps(tuple(asked), 5)

@@ -20,7 +20,7 @@ import numpy as np
 from stoker.errors import ConfigError
 from stoker.group.answers import Draw, Task
 from stoker.group.records import NOWHERE, Point
-from stoker.group.staging import StagedArea, Staging
+from stoker.group.staging import GroupStaging, StagedArea
 from stoker.internals.names import ExceptionWrapper
 from stoker.memory import ByteArray
 from stoker.meter import now
@@ -54,7 +54,7 @@ class Orders:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
 
-    def agree(self, epoch: int, staging: Staging) -> Sequence[OrderedBatch]:
+    def agree(self, epoch: int, staging: GroupStaging) -> Sequence[OrderedBatch]:
         """The batches of an epoch. Raises if the jobs do not agree on them."""
         if epoch in self._known:
             return self._known[epoch]
@@ -75,7 +75,7 @@ class TableExchange:
 
     outbox: Outbox | None = None  # samples are not put into rows: there is no slot before they are prepared
 
-    def __init__(self, staging: Staging, orders: Orders, caching: Caching, goes_on: Callable[[], bool]) -> None:
+    def __init__(self, staging: GroupStaging, orders: Orders, caching: Caching, goes_on: Callable[[], bool]) -> None:
         self._staging = staging
         self._orders = orders
         self._caching = caching

@@ -18,10 +18,10 @@ from stoker.meter import now
 from stoker.pool.maker import CountingCollate, Room
 from stoker.pool.serving import Duty
 from stoker.pool.shards import for_one_epoch
-from stoker.pool.start import Start
+from stoker.pool.start import StreamStart
 from stoker.pool.stateful import (
     INLINE_BYTES,
-    Asked,
+    AskedStates,
     Fetching,
     is_stateful,
     restore_dataset,
@@ -84,7 +84,7 @@ class Making:
     batched: bool
     batch_size: int | None
     drop_last: bool
-    starts: Sequence[Start]
+    starts: Sequence[StreamStart]
     every: int
     tell: Tell
 
@@ -121,7 +121,7 @@ class StatefulMaker:
 
     def _begin(self, epoch: int) -> None:
         common, self._epoch, self._batches = self._common, epoch, None
-        start = common.starts[self._number] if common.starts and epoch == 1 else Start()
+        start = common.starts[self._number] if common.starts and epoch == 1 else StreamStart()
         tell = partial(_tell, common.tell, self._number, epoch)
         try:
             dataset, start = for_one_epoch(self._dataset, start)
@@ -176,7 +176,7 @@ class HereStateWriter:
         """Write the next state even if it is like the last one."""
         self._last = b""
 
-    def write(self, asked: Asked, *, has_ended: bool) -> tuple[Any, ...] | None:
+    def write(self, asked: AskedStates, *, has_ended: bool) -> tuple[Any, ...] | None:
         """A state as plain values, or None where there is no room for it."""
         self._held = [held for held in self._held if held() is not None]
         if len(self._held) > 1:

@@ -26,7 +26,7 @@ class NoClusterError(StokerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAddress:
     """What the user says of a cluster."""
 
     address: str
@@ -40,7 +40,7 @@ class Cluster:
     """Whether a run without the cluster is an error."""
 
 
-class Meeting(NamedTuple):
+class ClusterMeeting(NamedTuple):
     """How this host meets a cluster."""
 
     ray: str
@@ -61,7 +61,7 @@ def is_cluster(text: str) -> bool:
     return text.partition("?")[0] == AUTO or text.startswith(CLIENT)
 
 
-def parse_cluster(text: str) -> Cluster:
+def parse_cluster(text: str) -> ClusterAddress:
     """The cluster that a text names. Raises ConfigError."""
     address, _, query = text.partition("?")
     if address != AUTO:
@@ -82,7 +82,7 @@ def parse_cluster(text: str) -> Cluster:
             raise ValueError(query)
     except ValueError as error:
         raise ConfigError(f"offload= names a Ray cluster as {_FORM}, not {text!r}") from error
-    return Cluster(address, None if workers is None else int(workers), resources, labels, required is not None)
+    return ClusterAddress(address, None if workers is None else int(workers), resources, labels, required is not None)
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -95,7 +95,9 @@ def _pairs(text: str) -> dict[str, str]:
     return found
 
 
-def meet(cluster: Cluster, environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc")) -> Meeting:
+def meet(
+    cluster: ClusterAddress, environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc")
+) -> ClusterMeeting:
     """How this host meets a cluster. Raises NoClusterError.
 
     Where a node of the cluster runs on this host, that one is used: it is known under an address that others can dial.
@@ -109,18 +111,18 @@ def meet(cluster: Cluster, environment: Mapping[str, str] = os.environ, proc: Pa
                 raise NoClusterError(
                     f"there is no Ray cluster here: {_VARIABLE} is not set, and this host is no node of one"
                 )
-            return Meeting(here[0].head, here[0].host)
+            return ClusterMeeting(here[0].head, here[0].host)
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     head = host.strip("[]"), int(port) if port.isdigit() else 0
     for raylet in here:
         if _are_same(head[0], raylet.head.rpartition(":")[0]):
-            return Meeting(raylet.head, raylet.host)
+            return ClusterMeeting(raylet.head, raylet.host)
     if not address.startswith(CLIENT):
         raise NoClusterError(f"this host is no node of the Ray cluster at {address}: name it as ray://HEAD:10001")
     own = _own_address(head)
     if own.startswith("127.") or own == "::1":
         raise NoClusterError(f"{address} is reached by a tunnel: nodes of the Ray cluster could not dial this host")
-    return Meeting(address, own)
+    return ClusterMeeting(address, own)
 
 
 def raylets(proc: Path = Path("/proc")) -> list[Raylet]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LONGEST_BYTES = 64 << 20
 
 
-class Files:
+class ServedFiles:
     """What is below some folders. With `reads`, files come through the host's cache."""
 
     def __init__(self, roots: Sequence[str], reads: "FileReads | None" = None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from stoker.decide.looks import Look
 from stoker.host import process
 from stoker.remote.ranks import Rank
-from stoker.remote.seats import Seat
+from stoker.remote.seats import RemoteSeat
 
 LOOK_S = 1.0
 FEWEST_BATCHES = 4
@@ -41,7 +41,7 @@ class Gauge:
         self._before: dict[str, _Before] = {}
         self._timings: list[float] = []
         self._timed: dict[str, int] = {}
-        self._busy: dict[Seat, float] = {}
+        self._busy: dict[RemoteSeat, float] = {}
         self._parts: set[str] = set()
         """Those of the works that were under way at the last look."""
         self.own_batch_s = 0.0
@@ -60,7 +60,7 @@ class Gauge:
             self._here_s += span_s * min(rank.works.busy(), rank.workers)
             self._all_here_s += span_s * rank.workers
 
-    def look(self, at: float, ranks: Collection[Rank], seats: Collection[Seat], part: str) -> Look | None:
+    def look(self, at: float, ranks: Collection[Rank], seats: Collection[RemoteSeat], part: str) -> Look | None:
         """What happened since the last look, when works were given with a part; None if that is too little yet."""
         seconds = at - self._began
         if seconds < LOOK_S:
@@ -82,7 +82,7 @@ class Gauge:
         self._begin(at)
         return found
 
-    def _busy_there(self, at: float, seconds: float, seats: Collection[Seat]) -> tuple[float, int]:
+    def _busy_there(self, at: float, seconds: float, seats: Collection[RemoteSeat]) -> tuple[float, int]:
         """The part of their time that seats had works, and how many workers they belong to."""
         before, self._busy = self._busy, {seat: seat.busy_s(at) for seat in seats}
         busy_s = sum(busy_s - before.get(seat, 0.0) for seat, busy_s in self._busy.items())

@@ -27,7 +27,7 @@ _SAVE_EVERY_S = 60.0
 _MOST_BYTES = 1 << 20
 
 
-class Measured:
+class MeasuredFile:
     """The file, as one job uses it."""
 
     def __init__(self, model: str, pipeline: str) -> None:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping
 
 from stoker.plan import OFFLOAD_PARTS
-from stoker.remote.files import Files
+from stoker.remote.files import ServedFiles
 
 PARTS = ALL, PREPARE, SAMPLES = OFFLOAD_PARTS
 _ENOUGH = 4
@@ -23,10 +23,10 @@ _SMALLER = 0.9
 class Parts:
     """The part that works are given with now, and what came of all parts so far. Seats and the relay use it together."""
 
-    def __init__(self, now: str = ALL, against: Mapping[str, str] | None = None, files: Files | None = None) -> None:
+    def __init__(self, now: str = ALL, against: Mapping[str, str] | None = None, files: ServedFiles | None = None) -> None:
         """`against` says why a part cannot work, in words, where that is known before."""
         self.now = now
-        self.files = files or Files(())
+        self.files = files or ServedFiles(())
         self._against = dict(against or {})
         self._lock = threading.Lock()
         self._made = dict.fromkeys(PARTS, 0)

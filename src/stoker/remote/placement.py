@@ -12,7 +12,7 @@ import threading
 import time
 from dataclasses import asdict
 
-from stoker.remote.placing import Order
+from stoker.remote.placing import PlacingOrder
 
 _AGAIN_S, _MOST_AGAIN_S = 1.0, 60.0
 _END_S = 3.0
@@ -20,10 +20,10 @@ _OF_A_RAY_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_CLIENT_MODE")
 """Set where the training process is a worker of Ray's. Ours is a program of its own."""
 
 
-class Placement:
+class WorkerPlacement:
     """Keeps workers placed until `close`."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: PlacingOrder) -> None:
         self._order = order
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None

@@ -3,7 +3,7 @@
 Ray starts threads, and ends its process when the cluster's head has gone for a minute. So it is neither in the training
 process nor in the relay. Ray carries control only: workers dial the relay, and batches never pass through Ray.
 
-    python -m stoker.remote.placing        (an Order on standard input, then lines; ends when that is closed)
+    python -m stoker.remote.placing        (a `PlacingOrder` on standard input, then lines; ends when that is closed)
 
     in:   {"workers": 3}         how many are wanted from now on; null: as many as CPUs are free
     out:  {"there": 2}           so many run; the first line says that the cluster was reached
@@ -38,7 +38,7 @@ _MOST_WORKERS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlacingOrder:
     """What this process is told first."""
 
     ray: str
@@ -67,7 +67,7 @@ def how_many(told: int | None, asked: int | None, placed: int, pending: int, fre
 class Placing:
     """The actors of one run."""
 
-    def __init__(self, ray: Any, order: Order, say: Any) -> None:
+    def __init__(self, ray: Any, order: PlacingOrder, say: Any) -> None:
         self._ray, self._order, self._say = ray, order, say
         self._there: dict[Any, bool] = {}
         """By actor, the oldest first: whether its worker runs."""
@@ -209,7 +209,7 @@ def _reach(address: str) -> None:
 
 def main() -> int:
     """Place workers, as the document on standard input says."""
-    order = Order(**json.loads(sys.stdin.readline()))
+    order = PlacingOrder(**json.loads(sys.stdin.readline()))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Ray prints is not for the relay
 

@@ -25,15 +25,15 @@ from stoker.decide.split import Split
 from stoker.errors import ConfigError
 from stoker.host import process
 from stoker.meter import now
-from stoker.remote.cluster import Cluster
-from stoker.remote.files import Files
+from stoker.remote.cluster import ClusterAddress
+from stoker.remote.files import ServedFiles
 from stoker.remote.gauge import Gauge
-from stoker.remote.measured import Measured
+from stoker.remote.measured import MeasuredFile
 from stoker.remote.parts import ALL, PARTS, Parts
-from stoker.remote.placement import Placement
-from stoker.remote.placing import Order as Placing
+from stoker.remote.placement import WorkerPlacement
+from stoker.remote.placing import PlacingOrder
 from stoker.remote.ranks import Rank, Ranks
-from stoker.remote.seats import Fields, Pace, Seat, Task
+from stoker.remote.seats import BatchPace, Fields, RemoteSeat, Task
 from stoker.slots import makers, offers
 from stoker.slots.offer_rows import Heard
 from stoker.wire.channel import Channel
@@ -51,7 +51,7 @@ _UNSEEN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RelayOrder:
     """What a relay is told when it is started. The pickled duty follows it."""
 
     host: str
@@ -82,24 +82,24 @@ class Order:
 class Relay:
     """Serves remote workers at an address until `close`."""
 
-    def __init__(self, order: Order, duty: bytes, secret: bytes, reads: Any = None) -> None:
+    def __init__(self, order: RelayOrder, duty: bytes, secret: bytes, reads: Any = None) -> None:
         self._order, self._duty = order, duty
-        self.parts = Parts(order.part or ALL, order.against, Files(order.roots, reads))
+        self.parts = Parts(order.part or ALL, order.against, ServedFiles(order.roots, reads))
         self._fields = Fields(*order.fields)
         self._ranks = Ranks(Path(order.folder), order.job)
         self._name = makers.name_of(process.own())
         self._changed = threading.Condition()
-        self._pace = Pace()
-        self._seats: set[Seat] = set()
+        self._pace = BatchPace()
+        self._seats: set[RemoteSeat] = set()
         self._unseen: deque[tuple[float, Task]] = deque()
         """Batches that were delivered: when, and of which work."""
-        self._idle: deque[Seat] = deque()
+        self._idle: deque[RemoteSeat] = deque()
         self._is_over = False
-        self.placement: Placement | None = None
+        self.placement: WorkerPlacement | None = None
         """Who has workers placed, if somebody has."""
         self._looked_at = -_LOOK_FOR_RANKS_S
         self._gauge = Gauge(now())
-        self._measured = Measured(*order.keys)
+        self._measured = MeasuredFile(*order.keys)
         self._split: Split | None = None
         self.limit(order.ratio)
         self._has_said = False
@@ -109,7 +109,7 @@ class Relay:
         self._thread.start()
 
     def _converse(self, channel: Channel) -> None:
-        seat = Seat(channel, self._fields, self._pace, self._wait, self._delivered, self.parts)
+        seat = RemoteSeat(channel, self._fields, self._pace, self._wait, self._delivered, self.parts)
         with self._changed:
             self._seats.add(seat)
         try:
@@ -123,7 +123,7 @@ class Relay:
             if task is not None:  # it was given while the seat ended
                 task.rank.works.give_back(task.number)
 
-    def _wait(self, seat: Seat) -> Task | None:
+    def _wait(self, seat: RemoteSeat) -> Task | None:
         """A seat wants a work."""
         with self._changed:
             if self._is_over:
@@ -274,7 +274,7 @@ def main() -> int:
     """Be a relay, as the document on standard input says."""
     words = sys.stdin.buffer
     try:
-        order = Order(**json.loads(words.readline()))
+        order = RelayOrder(**json.loads(words.readline()))
         duty, reads = words.read(order.duty_bytes), words.read(order.reads_bytes)
         secret = order.secret.encode() if order.secret else shared_secret()
         relay = Relay(order, duty, secret, pickle.loads(reads) if reads else None)
@@ -290,17 +290,19 @@ def main() -> int:
     return 0
 
 
-def _place(order: Order, relay: Relay) -> str:
+def _place(order: RelayOrder, relay: Relay) -> str:
     """Have workers placed that dial a relay. Returns why that cannot be, if the user insists on them."""
     assert order.cluster is not None and order.secret is not None
     host, port = relay.address
     dial = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-    asked = Cluster(**order.cluster)
-    relay.placement = Placement(Placing(asked.address, dial, order.secret, asked.workers, asked.resources, asked.labels))
+    asked = ClusterAddress(**order.cluster)
+    relay.placement = WorkerPlacement(
+        PlacingOrder(asked.address, dial, order.secret, asked.workers, asked.resources, asked.labels)
+    )
     return relay.placement.first_answer() if asked.is_required else ""
 
 
-def document(order: Order) -> bytes:
+def document(order: RelayOrder) -> bytes:
     """What `main` reads first."""
     return json.dumps(asdict(order)).encode() + b"\n"
 

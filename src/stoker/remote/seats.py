@@ -47,7 +47,7 @@ class Fields(NamedTuple):
     total: int
 
 
-class Pace:
+class BatchPace:
     """How long a batch takes from the relay to the relay, as all seats see it; 0 before the first."""
 
     def __init__(self) -> None:
@@ -58,15 +58,15 @@ class Pace:
         self.batch_s = seconds if not self.batch_s else self.batch_s + (seconds - self.batch_s) / 8
 
 
-class Seat:
+class RemoteSeat:
     """One connection. `wait` returns a task, or None at the end; `delivered` is told of each that a rank is sent."""
 
     def __init__(
         self,
         channel: Channel,
         fields: Fields,
-        pace: Pace,
-        wait: Callable[["Seat"], Task | None],
+        pace: BatchPace,
+        wait: Callable[["RemoteSeat"], Task | None],
         delivered: Callable[[Task], None],
         parts: Parts | None = None,
     ) -> None:

@@ -47,7 +47,7 @@ _CONNECT_S = 5.0
 _AGAIN_S, _MOST_AGAIN_S = 0.1, 2.0
 
 
-class RefusedError(StokerError):
+class WorkerRefusedError(StokerError):
     """The trainer's host does not want this worker."""
 
 
@@ -141,7 +141,7 @@ class RemoteWorker:
         if frame is None:
             raise ConnectionResetError("the trainer's host has gone")
         if frame.header.kind == Word.REFUSED:
-            raise RefusedError(f"{self._address[0]}:{self._address[1]} refuses this worker: {frame.body.decode()}")
+            raise WorkerRefusedError(f"{self._address[0]}:{self._address[1]} refuses this worker: {frame.body.decode()}")
         content = bytearray(frame.header.payload_bytes)
         channel.fill(memoryview(content))
         if said.digest(content) != frame.body:
@@ -217,11 +217,11 @@ def unpickled(content: bytes, began_ns: int) -> tuple[Duty, FarReads]:
     found = parcel.unpack(content)
     why = parcel.settle(found)
     if why:
-        raise RefusedError(f"batches could differ from those of the trainer's host: {why}")
+        raise WorkerRefusedError(f"batches could differ from those of the trainer's host: {why}")
     try:
         return cloudpickle.loads(found.duty), FarReads(found.roots, found.folder, began_ns)
     except Exception as error:  # whatever the user's modules raise
-        raise RefusedError(f"the dataset cannot be used on this host: {type(error).__name__}: {error}") from error
+        raise WorkerRefusedError(f"the dataset cannot be used on this host: {type(error).__name__}: {error}") from error
 
 
 def main(address: Address, secret: bytes, patience_s: float = math.inf) -> None:
@@ -235,6 +235,6 @@ def main(address: Address, secret: bytes, patience_s: float = math.inf) -> None:
             return
         except (OSError, FrameError) as error:  # nobody is there yet
             if time.monotonic() - began > patience_s:
-                raise RefusedError(f"{address[0]}:{address[1]} cannot be reached from this host: {error}") from error
+                raise WorkerRefusedError(f"{address[0]}:{address[1]} cannot be reached from this host: {error}") from error
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _MOST_AGAIN_S)

@@ -177,7 +177,7 @@ def differences(before: Profile, after: Profile) -> Iterable[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WordedAdvice:
     """One piece of advice: what, how much it gives, and what to copy, with words on where it goes."""
 
     change: str
@@ -185,7 +185,7 @@ class Change:
     commands: list[tuple[str, str]]
 
 
-def change(profile: Profile, advice: Advice) -> Change:
+def change(profile: Profile, advice: Advice) -> WordedAdvice:
     """Advice for people."""
     words = advice.apply.split()
     arguments = " ".join(word for word in words if word.startswith("num_workers="))
@@ -198,7 +198,7 @@ def change(profile: Profile, advice: Advice) -> Change:
         also = " as well" if arguments else ""
         commands.append((f"On the command line{also}", f"stoker run {options} {script(profile)}"))
     effect = f"About {rate(advice.rate)}, {times_as_fast(advice.gain)}"
-    return Change(advice.change[:1].upper() + advice.change[1:], effect, commands)
+    return WordedAdvice(advice.change[:1].upper() + advice.change[1:], effect, commands)
 
 
 def times_as_fast(gain: float) -> str:

@@ -27,7 +27,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AnalysisProgress:
     """How far an analysis is at one moment."""
 
     what: str
@@ -44,7 +44,7 @@ def tell(place: str, what: str, left_s: float) -> None:
     write_text(place, json.dumps({"what": _WORDS.get(what, what), "left_s": left_s, "at": time.monotonic()}))
 
 
-class Follower:
+class AnalysisFollower:
     """The command's view of a script under analysis."""
 
     def __init__(self, place: Path, measured: Path, phase_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,7 +53,7 @@ class Follower:
         self._began = clock()
         self._part = 0.0
 
-    def look(self) -> Progress:
+    def look(self) -> AnalysisProgress:
         """How far it is now."""
         now, found = self._clock(), Measured.load(self._measured)
         try:
@@ -63,4 +63,4 @@ class Follower:
         elapsed_s, left_s = now - self._began, max(0.0, told["left_s"] - (now - told["at"]))
         if told["what"] != STARTING:
             self._part = max(self._part, elapsed_s / max(1e-9, elapsed_s + left_s))
-        return Progress(told["what"], elapsed_s, left_s, min(0.99, self._part), tuple(found.parts if found else ()))
+        return AnalysisProgress(told["what"], elapsed_s, left_s, min(0.99, self._part), tuple(found.parts if found else ()))

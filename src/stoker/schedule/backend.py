@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from stoker.schedule.job import Server, Share
+from stoker.schedule.job import Server, ServerShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LeaseOrder:
     """A lease to start: its name, its part of one server, and the command."""
 
     name: str
-    share: Share
+    share: ServerShare
     words: Sequence[str]
     folder: Path
     output: Path
@@ -40,7 +40,7 @@ class Backend(Protocol):
     def leases(self) -> Mapping[str, bool] | None:
         """The names of what is queued or runs there, and whether it runs; None if it does not answer."""
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: LeaseOrder) -> str:
         """Have a lease started where and with what it says. Returns what was said against it; it may run all the same."""
 
     def stop(self, name: str) -> None:

@@ -22,7 +22,7 @@ from stoker.schedule.events import (
     Cancelled,
     Change,
     End,
-    Progress,
+    JobProgress,
     Renew,
     RoundEnded,
     ServerBack,
@@ -154,14 +154,14 @@ class Daemon:
         ready, said = marks.read("ready"), marks.read("progress")
         if ready is None or said is None:
             if self._outcomes.is_current(lease):  # which begins where the last one was saved
-                self._engine.handle(Progress(lease.job_id, float(steps_saved(marks.job))), now)
+                self._engine.handle(JobProgress(lease.job_id, float(steps_saved(marks.job))), now)
             return
         if known.first_at is None:
             self._state.change_lease(lease, first_at=said["time"] - (said["clock"] - said["began"]))
         if not self._outcomes.is_current(lease):
             return
         rate = self._rate(said)
-        self._engine.handle(Progress(lease.job_id, ready["saved"] + said["batches"], rate), now)
+        self._engine.handle(JobProgress(lease.job_id, ready["saved"] + said["batches"], rate), now)
         if rate is not None:
             self._keep_learned(lease.job_id)
 

@@ -21,7 +21,7 @@ from stoker.schedule.events import (
     End,
     Event,
     Finished,
-    Progress,
+    JobProgress,
     Renew,
     RoundEnded,
     ServerBack,
@@ -112,7 +112,7 @@ class Engine:
                 self._submit(event, now)
             case Adopted(lease):
                 self._adopt(lease, now)
-            case Progress(job_id, done, rate):
+            case JobProgress(job_id, done, rate):
                 self._progress(self._entry(job_id), done, rate, now)
             case Finished(job_id):
                 self._entry(job_id)

@@ -30,7 +30,7 @@ class Adopted:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """A job has so many iterations behind it. With a rate, its matrix is corrected where it was off."""
 
     job_id: str
@@ -78,7 +78,7 @@ class RoundEnded:
     """A round is over: who runs in the next one is decided now."""
 
 
-Event = Submitted | Adopted | Progress | Finished | Stopped | Cancelled | ServerLost | ServerBack | RoundEnded
+Event = Submitted | Adopted | JobProgress | Finished | Stopped | Cancelled | ServerLost | ServerBack | RoundEnded
 
 
 @dataclass(frozen=True, slots=True)

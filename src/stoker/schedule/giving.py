@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 
-from stoker.schedule.backend import Backend, Order
+from stoker.schedule.backend import Backend, LeaseOrder
 from stoker.schedule.state import KnownLease, State
 
 _AGAIN_S = 5.0
@@ -49,7 +49,7 @@ class Giving:
             gpus = f"{share.gpus} GPU{'' if share.gpus == 1 else 's'}"
             given = f"given: {gpus}, {share.cpus:.3g} CPUs, {share.memory_gb:.3g} GB of {share.server}"
             state.note(lease.job_id, lease.number, given)
-        said = self._backend.submit(Order(state.name(lease), share, words, marks.job, marks.job / "output"))
+        said = self._backend.submit(LeaseOrder(state.name(lease), share, words, marks.job, marks.job / "output"))
         if said and self._refusals.get(lease.job_id) != said:
             self._tell(f"job {lease.job_id} could not be handed to the cluster, and is tried again: {said}")
             state.note(lease.job_id, lease.number, f"the cluster said: {said}")

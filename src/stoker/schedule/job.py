@@ -47,7 +47,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ServerShare:
     """The part of one server that a job has."""
 
     server: str
@@ -60,7 +60,7 @@ class Share:
 class Placement:
     """Where a job runs: one share, or several with the same CPUs and memory for each GPU."""
 
-    shares: tuple[Share, ...]
+    shares: tuple[ServerShare, ...]
 
     @cached_property
     def demand(self) -> Demand:
@@ -94,6 +94,6 @@ class Lease:
     """What the matrix promises for the GPU-proportional share of the same servers."""
     since_s: float
 
-    def storage_mb_s(self, matrix: Matrix, share: Share) -> float:
+    def storage_mb_s(self, matrix: Matrix, share: ServerShare) -> float:
         """What the job reads from storage on one of its servers, by its matrix."""
         return share.gpus * matrix.storage_mb_s(share.memory_gb / share.gpus, self.rate)

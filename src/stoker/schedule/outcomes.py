@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stoker.errors import ConfigError
 from stoker.schedule.engine import Engine
-from stoker.schedule.events import Finished, Progress, Stopped, Submitted
+from stoker.schedule.events import Finished, JobProgress, Stopped, Submitted
 from stoker.schedule.job import Job, Lease, Server
 from stoker.schedule.marks import SAVED, steps_saved
 from stoker.schedule.matrix import Matrix
@@ -86,7 +86,7 @@ class Outcomes:
 
     def _wait_again(self, lease: Lease, saved: int, now: float) -> None:
         if self.is_current(lease):
-            self._engine.handle(Progress(lease.job_id, float(saved)), now)
+            self._engine.handle(JobProgress(lease.job_id, float(saved)), now)
             self._engine.handle(Stopped(lease.job_id), now)
 
     def _died(self, job: KnownJob, lease: Lease, saved: int, code: int, now: float) -> None:

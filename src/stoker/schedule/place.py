@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import ConfigError
-from stoker.schedule.job import Demand, Job, Placement, Server, Share
+from stoker.schedule.job import Demand, Job, Placement, Server, ServerShare
 from stoker.schedule.matrix import Matrix
 
 EPSILON = 1e-6
@@ -144,7 +144,7 @@ class Grant:
         """The same, by the servers' names."""
         return Placement(
             tuple(
-                Share(cluster.servers[number].name, gpus, self.cpus * gpus, self.memory * gpus)
+                ServerShare(cluster.servers[number].name, gpus, self.cpus * gpus, self.memory * gpus)
                 for number, gpus in self.parts
             )
         )

@@ -49,14 +49,14 @@ def measured_counts(most: int, measure: Callable[[int], float], limit: int = MOS
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRate:
     """A rate that was measured, and the part of the data that was in memory meanwhile."""
 
     rate: float
     cached: float = 1.0
 
 
-def matrix_of(profile: Profile, measured: Mapping[int, Measured], process_gb: float, core: float = 1.0) -> Matrix:
+def matrix_of(profile: Profile, measured: Mapping[int, MeasuredRate], process_gb: float, core: float = 1.0) -> Matrix:
     """The matrix of a job whose rates were measured at some counts of CPUs."""
     counts = list(range(1, max(measured) + 1))
     parts = PARTS if profile.dataset.bytes and profile.rates.storage else PARTS[:1]
@@ -101,7 +101,7 @@ def document(name: str, matrix: Matrix, facts: Mapping[str, Any]) -> dict[str, A
     return {"cpu_axis": matrix.cpus, "mem_axis_gb": matrix.memory_gb, "profiles": {"models": {name: model}}}
 
 
-def _fitted(profile: Profile, cores: float, seen: Measured) -> tuple[float, float]:
+def _fitted(profile: Profile, cores: float, seen: MeasuredRate) -> tuple[float, float]:
     """How many times as fast as thought samples are prepared, such that the model is as was measured; and what is left.
 
     The store is as fast as was thought, so that what was measured with all data in memory says nothing against reading.

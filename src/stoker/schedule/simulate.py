@@ -20,7 +20,7 @@ from stoker.schedule.trace import check_sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class LeaseSpan:
     """A lease, from its start to its end."""
 
     lease: Lease
@@ -35,7 +35,7 @@ class History:
     jobs: list[Job]
     servers: list[Server]
     ends_s: dict[str, float] = field(default_factory=dict)
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[LeaseSpan] = field(default_factory=list)
     used: list[tuple[float, int, float, float]] = field(default_factory=list)
     """At the begin of each round: the time, and the GPUs, CPUs and GB that are given."""
     waiting: list[int] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Simulation:
     def _leave(self, lease: Lease, now: float) -> None:
         _, ready_s = self._running.pop(lease.job_id)
         self._done[lease.job_id] += lease.rate * max(0.0, now - ready_s)
-        self.history.segments.append(Segment(lease, lease.since_s, now))
+        self.history.segments.append(LeaseSpan(lease, lease.since_s, now))
         self._count(lease, -1)
 
     def _finish(self, until_s: float) -> None:

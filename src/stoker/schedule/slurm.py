@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stoker.errors import CommandError
-from stoker.schedule.backend import Node, Order
+from stoker.schedule.backend import LeaseOrder, Node
 from stoker.schedule.job import Server
 
 _GONE = ("down", "drain", "drng", "fail", "maint", "power", "reboot", "future")
@@ -52,7 +52,7 @@ class Slurm:
         pairs = (line.rsplit("|", 1) for line in found.splitlines())
         return {name: state not in ("PENDING", "CONFIGURING") for name, state in pairs}
 
-    def submit(self, order: Order) -> str:
+    def submit(self, order: LeaseOrder) -> str:
         """`sbatch`. CPUs are rounded down, so that leases that fit together fit Slurm's whole ones, too."""
         share = order.share
         words = [

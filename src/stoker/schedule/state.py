@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.errors import CommandError, ConfigError
-from stoker.schedule.job import Job, Lease, Placement, Share
+from stoker.schedule.job import Job, Lease, Placement, ServerShare
 from stoker.schedule.marks import Marks, write_document
 from stoker.schedule.matrix import Matrix, Reads, flat
 
@@ -264,7 +264,7 @@ def _job(row: sqlite3.Row) -> KnownJob:
 
 
 def _lease(row: sqlite3.Row) -> KnownLease:
-    placement = Placement(tuple(Share(*share) for share in json.loads(row["placement"])))
+    placement = Placement(tuple(ServerShare(*share) for share in json.loads(row["placement"])))
     lease = Lease(str(row["job"]), row["number"], placement, row["rate"], row["proportional_rate"], row["since"])
     same = (row[name] for name in ("status", "ending", "given_at", "first_at", "told_at", "ended_at", "code"))
     return KnownLease(lease, *same)

@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TraceBounds:
     """Which jobs of a digest are taken: those within these bounds."""
 
     gpus: tuple[float, float] = (1, math.inf)
@@ -31,13 +31,13 @@ class Kept:
 
 
 def read_trace(
-    path: Path, profiles: Mapping[str, ModelProfile], split: Sequence[float], kept: Kept | None = None
+    path: Path, profiles: Mapping[str, ModelProfile], split: Sequence[float], kept: TraceBounds | None = None
 ) -> list[Job]:
     """The jobs of a trace, in the order of their arrival."""
     rows = [(number, row) for number, row in enumerate(_rows(path), start=1) if any(cell.strip() for cell in row)]
     header = [cell.strip() for cell in rows[0][1]] if rows else []
     if "num_gpus" in header:
-        jobs = _digest(path, rows[1:], header, profiles, split, kept or Kept())
+        jobs = _digest(path, rows[1:], header, profiles, split, kept or TraceBounds())
     elif "job_id" in header:
         jobs = _plain(path, rows[1:], header, profiles)
     else:
@@ -121,7 +121,7 @@ def _digest(
     names: list[str],
     profiles: Mapping[str, ModelProfile],
     split: Sequence[float],
-    kept: Kept,
+    kept: TraceBounds,
 ) -> list[Job]:
     found = []
     for number, cells in rows:

@@ -84,14 +84,14 @@ class Head:
         self.turns: NDArray[np.uint8] = np.ndarray(shape, np.uint8, self._mapping.buffer, self.touched.nbytes)
 
 
-class Lease(np.ndarray[Any, Any]):
+class SlotLease(np.ndarray[Any, Any]):
     """All bytes of a slot. Users get arrays that lie over it and keep it alive, never the lease itself."""
 
     mapping: Mapping
 
 
-def lease_of(mapping: Mapping) -> Lease:
+def lease_of(mapping: Mapping) -> SlotLease:
     """A new lease of all bytes of a slot."""
-    lease = mapping.view(Lease)
+    lease = mapping.view(SlotLease)
     lease.mapping = mapping  # type: ignore[attr-defined]
     return lease  # type: ignore[return-value]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from stoker.host import forks
 from stoker.memory import PAGE, ByteArray, Mapping
-from stoker.slots.area import Area, Head, Lease, SlotPlace, lease_of
+from stoker.slots.area import Area, Head, SlotLease, SlotPlace, lease_of
 
 COPIED_BELOW_BYTES = 16 << 10
 """Copying so little costs less than lending it."""
@@ -19,7 +19,7 @@ COPIED_BELOW_BYTES = 16 << 10
 _inboxes: "weakref.WeakValueDictionary[int, Inbox]" = weakref.WeakValueDictionary()
 
 
-class _Loan(weakref.ref[Lease]):
+class _Loan(weakref.ref[SlotLease]):
     """A lent slot, until its lease dies."""
 
     __slots__ = ("mapping", "place", "used")

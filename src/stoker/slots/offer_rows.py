@@ -19,7 +19,7 @@ CACHE_LINE = 64
 CONTENTS_AT = PAGE + -(-MOST_ROWS * CACHE_LINE // PAGE) * PAGE
 
 
-class Rows:
+class OfferRows:
     """The file in this process."""
 
     def __init__(self, descriptor: int, count: int) -> None:
@@ -36,7 +36,7 @@ class Rows:
         self.pids: Any = memoryview(pids)
 
 
-class Told(NamedTuple):
+class RelayCounters(NamedTuple):
     """What a rank tells a relay, which decides how much goes to other hosts. Counters of one pool."""
 
     batches: int = 0

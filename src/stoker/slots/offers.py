@@ -31,7 +31,7 @@ from stoker.host.folders import add_entry, entries
 from stoker.host.locks import close_lock
 from stoker.memory import PAGE, Mapping
 from stoker.slots.makers import is_at_work, pid_of
-from stoker.slots.offer_rows import CACHE_LINE, CONTENTS_AT, MOST_ROWS, Heard, Rows, Told
+from stoker.slots.offer_rows import CACHE_LINE, CONTENTS_AT, MOST_ROWS, Heard, OfferRows, RelayCounters
 
 NOBODY, OWN, FOR_OWN, DONE, OVER = 0, -1, -2, -3, -4
 """Who makes a work, where that is not the process of another rank's worker."""
@@ -77,7 +77,7 @@ class Offers:
         # A mapping keeps its open file, and a lock on that, in forked children too. So this one is never locked.
         mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            self._rows = Rows(mapped, rows)
+            self._rows = OfferRows(mapped, rows)
             self._contents = Mapping(mapped, CONTENTS_AT, rows * _CONTENT_BYTES)
         finally:
             os.close(mapped)
@@ -178,7 +178,7 @@ class OffersSeen:
         try:
             self.about = json.loads(os.pread(self._descriptor, PAGE, 0))
             self._count = int(self.about["rows"])
-            self._rows = Rows(self._descriptor, self._count)
+            self._rows = OfferRows(self._descriptor, self._count)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -192,10 +192,10 @@ class OffersSeen:
     def state(self, state: int) -> None:
         self._rows.state[0] = state
 
-    def told(self) -> Told:
+    def told(self) -> RelayCounters:
         """How far the loop is."""
         words = self._rows.told
-        return Told(*(words[place] for place in range(len(Told._fields))))
+        return RelayCounters(*(words[place] for place in range(len(RelayCounters._fields))))
 
     def say(self, heard: Heard) -> None:
         """Tell the rank something."""

@@ -9,7 +9,7 @@ import numpy as np
 from stoker.errors import ResourceError
 from stoker.host.headroom import headroom_bytes
 from stoker.memory import ByteArray, Mapping
-from stoker.slots.area import SMALLEST_SLOT, Area, Head, Lease, lease_of
+from stoker.slots.area import SMALLEST_SLOT, Area, Head, SlotLease, lease_of
 
 ALIGNMENT = 64
 _RESERVE_BYTES = 32 << 20
@@ -27,8 +27,8 @@ class _Slot:
         self.touched = touched
         self.used = 0
         self.mapping: Mapping | None = None
-        self.lease: Lease | None = None
-        self.leases: list[weakref.ref[Lease]] = []
+        self.lease: SlotLease | None = None
+        self.leases: list[weakref.ref[SlotLease]] = []
 
     def still_looked_at(self) -> bool:
         """Whether user code in the worker has kept something of the last batch."""

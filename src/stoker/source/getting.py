@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from stoker.extras import OBJECTS
 from stoker.host import forks
 from stoker.host.interpreters import words_and_environment
-from stoker.source.pieces import Answer, Found, Outcome, Piece, answer_of
+from stoker.source.pieces import Answer, ListedObject, Outcome, Piece, answer_of
 
 AT_ONCE = 64
 HEAD = struct.Struct("<IQ")  # lengths: of what is said, of the content
@@ -47,7 +47,7 @@ class Getter(Protocol):
     def drop(self, order: Any) -> None:
         """Do not wait for an order, ever."""
 
-    def pages(self, store: str, prefix: str) -> Iterator[list[Found] | Answer]:
+    def pages(self, store: str, prefix: str) -> Iterator[list[ListedObject] | Answer]:
         """The pages of a listing, and how it ended."""
 
 
@@ -61,7 +61,7 @@ class _Order:
         self.arrived = threading.Event()
 
 
-class Here:
+class GettingThreads:
     """Threads of this process. They are not waited for at its end: nobody asks for their answers any more."""
 
     is_lost = False
@@ -110,12 +110,12 @@ class Here:
         """Do not begin what has not begun."""
         order.piece = None
 
-    def pages(self, store: str, prefix: str) -> Iterator[list[Found] | Answer]:
+    def pages(self, store: str, prefix: str) -> Iterator[list[ListedObject] | Answer]:
         """The pages of a listing, and how it ended."""
         return self._stores.pages(store, prefix)
 
 
-class Beside:
+class GettingProcess:
     """A process that this one has started. It ends when this one closes the line between them, or ends itself."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Beside:
         """Throw its answer away when it comes."""
         self._answers.pop(order, None)
 
-    def pages(self, store: str, prefix: str) -> Iterator[list[Found] | Answer]:
+    def pages(self, store: str, prefix: str) -> Iterator[list[ListedObject] | Answer]:
         """The pages of a listing, and how it ended."""
         order = self._order(["list", store, prefix])
         try:
@@ -223,8 +223,8 @@ def receive(line: socket.socket, length: int) -> bytearray | None:
 
 
 _lock = threading.Lock()
-_getter: Here | Beside | None = None
-_inherited: list[Here | Beside] = []
+_getter: GettingThreads | GettingProcess | None = None
+_inherited: list[GettingThreads | GettingProcess] = []
 _was_in_use = "obstore" in sys.modules
 
 
@@ -237,12 +237,12 @@ def getter() -> Getter:
             if _getter is not None:
                 _close()
             has_no_children = multiprocessing.current_process().daemon
-            _getter = Here() if has_no_children and not _was_in_use else Beside()
+            _getter = GettingThreads() if has_no_children and not _was_in_use else GettingProcess()
         return _getter
 
 
 def _close() -> None:
-    if isinstance(_getter, Beside):
+    if isinstance(_getter, GettingProcess):
         _getter.close()
 
 
@@ -250,7 +250,7 @@ def _after_fork_in_child() -> None:
     """The parent's getter stays the parent's; and with obstore loaded there, it is not to be used here."""
     global _getter, _lock, _was_in_use
     _lock = threading.Lock()
-    if isinstance(_getter, Beside):
+    if isinstance(_getter, GettingProcess):
         _getter.leave()
     if _getter is not None:
         _inherited.append(_getter)  # never collected here: its end is its parent's affair

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from stoker.source.getting import HEAD, Here, receive
+from stoker.source.getting import HEAD, GettingThreads, receive
 from stoker.source.pieces import Answer, Outcome, Piece, words_of
 
 
@@ -30,7 +30,7 @@ def main() -> None:
             if content:
                 line.sendall(content)
 
-    here = Here()
+    here = GettingThreads()
     while (head := receive(line, HEAD.size)) is not None:
         said = receive(line, HEAD.unpack(head)[0])
         if said is None:
@@ -47,7 +47,7 @@ def _sender(send: Callable[[int, Any], None], number: int) -> Callable[[Any], No
     return lambda answer: send(number, answer)
 
 
-def _list(here: Here, words: list[str], send: Callable[[Any], None]) -> None:
+def _list(here: GettingThreads, words: list[str], send: Callable[[Any], None]) -> None:
     try:
         for page in here.pages(*words):
             send(page)

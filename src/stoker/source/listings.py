@@ -25,7 +25,7 @@ from stoker.errors import ConfigError, SampleNotFound, SourceError
 from stoker.source.addresses import Address
 from stoker.source.getting import getter
 from stoker.source.paths import Paths
-from stoker.source.pieces import Answer, Found, Outcome, Piece
+from stoker.source.pieces import Answer, ListedObject, Outcome, Piece
 from stoker.source.reader import Reader
 from stoker.source.reading import retried
 
@@ -48,7 +48,7 @@ class Listing:
     """Of the list itself, which counts for objects without a version."""
 
     @classmethod
-    def of(cls, address: Address, found: Sequence[Found], version: str = "") -> "Listing":
+    def of(cls, address: Address, found: Sequence[ListedObject], version: str = "") -> "Listing":
         """From objects whose keys begin with the folder that the address says."""
         names = (item.key[len(address.key) :] for item in found)
         sizes = np.fromiter((item.size for item in found), np.int64, len(found))
@@ -61,7 +61,7 @@ class Listing:
     def only(self, numbers: Sequence[int]) -> "Listing":
         """Some of them, in this order."""
         folder = os.fsdecode(self.paths.folder)
-        found = [Found(self.paths[number], int(self.sizes[number]), self.etags[number]) for number in numbers]
+        found = [ListedObject(self.paths[number], int(self.sizes[number]), self.etags[number]) for number in numbers]
         return Listing.of(Address(self.store, folder), found, self.version)
 
 
@@ -96,12 +96,12 @@ def in_classes(listing: Listing) -> tuple[Listing, list[Class]]:
     return (listing.only(range(loose, len(listing))) if loose else listing), found
 
 
-def looked_up(addresses: Sequence[Address]) -> list[Found]:
+def looked_up(addresses: Sequence[Address]) -> list[ListedObject]:
     """Objects one by one, as they are now, in the order given. All are of one store."""
     answers = Reader().read([Piece(address.store, address.key, looks=True) for address in addresses])
     for address, answer in zip(addresses, answers, strict=True):
         check(answer, address)
-    return [Found(each.key, answer.size, answer.etag) for each, answer in zip(addresses, answers, strict=True)]
+    return [ListedObject(each.key, answer.size, answer.etag) for each, answer in zip(addresses, answers, strict=True)]
 
 
 def check(answer: Answer, address: Address | str) -> None:
@@ -123,9 +123,9 @@ def _age_s() -> float:
         raise ConfigError(f"STOKER_LISTING_AGE={text!r} is no number of seconds") from None
 
 
-def _from_the_store(address: Address) -> list[Found]:
-    def read() -> list[Found]:
-        found: list[Found] = []
+def _from_the_store(address: Address) -> list[ListedObject]:
+    def read() -> list[ListedObject]:
+        found: list[ListedObject] = []
         for page in getter().pages(address.store, address.key.rstrip("/")):
             if isinstance(page, Answer):
                 if page.outcome is Outcome.MISSING or "NoSuchBucket" in page.text:
@@ -139,7 +139,7 @@ def _from_the_store(address: Address) -> list[Found]:
     return retried(read, str(address))
 
 
-def _from_a_file(address: Address) -> tuple[list[Found], str]:
+def _from_a_file(address: Address) -> tuple[list[ListedObject], str]:
     """A web server lists nothing, so there is a file of names: `name`, or name, size and etag between tabs."""
     folder, _, name = address.key.rpartition("/")
     folder = folder and folder + "/"
@@ -156,16 +156,16 @@ def _from_a_file(address: Address) -> tuple[list[Found], str]:
         raise ConfigError(f"{place} is no list of names, one a line (or name, size, etag between tabs): {error}") from None
 
 
-def _of_line(folder: str, name: str, size: str = "-1", etag: str = "") -> Found:
+def _of_line(folder: str, name: str, size: str = "-1", etag: str = "") -> ListedObject:
     if "://" in name or name.startswith("/") or ".." in name.split("/"):
         raise ValueError(f"{name!r} is no name below the place of the list")
-    return Found(folder + name, int(size), etag)
+    return ListedObject(folder + name, int(size), etag)
 
 
-def _in_order(address: Address, found: list[Found]) -> list[Found]:
+def _in_order(address: Address, found: list[ListedObject]) -> list[ListedObject]:
     """Those that count, as the files of a folder are ordered."""
     folder = address.key
-    rows: list[tuple[str, str, str, Found]] = []
+    rows: list[tuple[str, str, str, ListedObject]] = []
     above: set[str] = set()
     for item in found:
         name = item.key[len(folder) :]

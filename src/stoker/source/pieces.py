@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     looks: bool = False
 
 
-class Found(NamedTuple):
+class ListedObject(NamedTuple):
     """An object of a listing."""
 
     key: str
@@ -48,14 +48,14 @@ class Answer(NamedTuple):
     content: Bytes = b""
 
 
-def words_of(answer: "Answer | list[Found]") -> list[Any]:
+def words_of(answer: "Answer | list[ListedObject]") -> list[Any]:
     """An answer without its content, or a page of a listing, as JSON takes it."""
     return answer if isinstance(answer, list) else ["answer", *answer[:-1]]
 
 
-def answer_of(words: list[Any], content: Bytes) -> "Answer | list[Found]":
+def answer_of(words: list[Any], content: Bytes) -> "Answer | list[ListedObject]":
     """What `words_of` made of it."""
     if words and words[0] == "answer":
         _, outcome, text, size, etag = words
         return Answer(Outcome(outcome), text, size, etag, content)
-    return [Found(*found) for found in words]
+    return [ListedObject(*found) for found in words]

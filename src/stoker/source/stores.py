@@ -21,7 +21,7 @@ from obstore import exceptions
 from obstore.store import from_url
 
 from stoker.errors import ConfigError
-from stoker.source.pieces import Answer, Found, Outcome, Piece
+from stoker.source.pieces import Answer, ListedObject, Outcome, Piece
 
 _PAGE = 1000
 _CLIENT: Any = {"timeout": "15m", "connect_timeout": "10s", "read_timeout": "60s"}
@@ -61,11 +61,11 @@ class Stores:
         meta = found.meta
         return Answer(Outcome.DONE, "", meta["size"], meta["e_tag"] or "", content)
 
-    def pages(self, address: str, prefix: str) -> Iterator[list[Found] | Answer]:
+    def pages(self, address: str, prefix: str) -> Iterator[list[ListedObject] | Answer]:
         """All objects whose keys begin with a folder, page by page; at last an answer that says how it ended."""
         try:
             for page in obstore.list(self._store(address), prefix or None, chunk_size=_PAGE):
-                yield [Found(meta["path"], meta["size"], meta["e_tag"] or "") for meta in page]
+                yield [ListedObject(meta["path"], meta["size"], meta["e_tag"] or "") for meta in page]
         except (exceptions.BaseError, OSError, ValueError) as error:
             yield _answer(error)
         else:

@@ -21,7 +21,7 @@ from stoker.source.addresses import Address, parse
 from stoker.source.files import range_key
 from stoker.source.listings import check, looked_up
 from stoker.source.paths import common_folder
-from stoker.source.pieces import Found, Outcome, Piece
+from stoker.source.pieces import ListedObject, Outcome, Piece
 from stoker.source.reader import Reader
 from stoker.source.reading import checked
 from stoker.source.tar import ranges_of
@@ -97,7 +97,7 @@ class TarObjects:
         shard, start = self._shard(number), int(self._offsets[number])
         return Piece(*self.shards[shard], self._etags[shard], start, start + int(self._lengths[number]))
 
-    def _index(self, shard: Address, found: Found) -> ShardIndex:
+    def _index(self, shard: Address, found: ListedObject) -> ShardIndex:
         stamp, place = _stamp(found), _place(shard, found)
         if place is not None:
             with contextlib.suppress(OSError), open(place, "rb") as file:
@@ -118,7 +118,7 @@ class TarObjects:
 class _Shard(io.RawIOBase):
     """A shard as a file that is read forwards, some blocks ahead."""
 
-    def __init__(self, shard: Address, found: Found, reader: Reader) -> None:
+    def __init__(self, shard: Address, found: ListedObject, reader: Reader) -> None:
         self._shard, self._found, self._reader = shard, found, reader
         self._position, self._number = 0, -1
         self._block: Bytes = b""
@@ -166,13 +166,13 @@ class _Shard(io.RawIOBase):
         return Piece(*self._shard, self._found.etag, start, min(start + _BLOCK, self._found.size))
 
 
-def _stamp(found: Found) -> Stamp:
+def _stamp(found: ListedObject) -> Stamp:
     """The state of a shard, as an index notes it."""
     digest = hashlib.blake2b(found.etag.encode(), digest_size=15).digest()
     return Stamp(found.size, int.from_bytes(digest[:7], "little"), int.from_bytes(digest[7:], "little"), 0)
 
 
-def _place(shard: Address, found: Found) -> str | None:
+def _place(shard: Address, found: ListedObject) -> str | None:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if not found.etag or not os.path.isabs(cache):
         return None

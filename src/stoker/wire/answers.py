@@ -38,7 +38,7 @@ class Buffers:
                 self._free.append(buffer)
 
 
-class Answer:
+class ItemsAnswer:
     """Items in the order in which they were asked for. What is None has to come from elsewhere.
 
     `later` has the positions of items that are there, but did not fit into this answer, and their sizes. `damaged` counts
@@ -75,14 +75,14 @@ class Answer:
         if buffer is not None and self._buffers is not None:
             self._buffers.give_back(buffer)
 
-    def __enter__(self) -> "Answer":
+    def __enter__(self) -> "ItemsAnswer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.release()
 
 
-def nothing(count: int) -> Answer:
+def nothing(count: int) -> ItemsAnswer:
     """The answer of a peer that does not answer."""
     none = (None,) * count
-    return Answer(none, none, is_missing=True)
+    return ItemsAnswer(none, none, is_missing=True)

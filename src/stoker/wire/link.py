@@ -19,7 +19,7 @@ from typing import Any
 from stoker import sealed
 from stoker.errors import ConfigError
 from stoker.wire import frames, handshake
-from stoker.wire.answers import Answer, Buffers
+from stoker.wire.answers import Buffers, ItemsAnswer
 from stoker.wire.channel import Channel
 from stoker.wire.frames import Frame, FrameError, Header, Kind, Status
 from stoker.wire.streams import PlainStream, Stream, TlsStream
@@ -167,8 +167,8 @@ class Link:
             if is_wanted:
                 asked.result = result
                 asked.done.set()
-        is_damaged = isinstance(result, Answer) and result.damaged
-        if isinstance(result, Answer) and not is_wanted:
+        is_damaged = isinstance(result, ItemsAnswer) and result.damaged
+        if isinstance(result, ItemsAnswer) and not is_wanted:
             result.release()
         self._on_answer(asked)
         if is_damaged:
@@ -219,7 +219,7 @@ def connect(
 def reader_of_items(keys: Sequence[bytes], limit_bytes: int, buffers: Buffers) -> Read:
     """What reads the answer to a request for items."""
 
-    def read(frame: Frame, channel: Channel) -> Answer:
+    def read(frame: Frame, channel: Channel) -> ItemsAnswer:
         statuses, sizes = frames.unpack_items(frame, len(keys), limit_bytes)
         buffer = buffers.take(frame.header.payload_bytes)
         room = memoryview(buffer)[: frame.header.payload_bytes]
@@ -238,6 +238,6 @@ def reader_of_items(keys: Sequence[bytes], limit_bytes: int, buffers: Buffers) -
                     damaged += 1
             elif status == Status.LATER:
                 later[position] = size
-        return Answer(payloads, items, later, damaged, buffers, buffer)
+        return ItemsAnswer(payloads, items, later, damaged, buffers, buffer)
 
     return read

@@ -11,7 +11,7 @@ from typing import Any
 
 from stoker import checksum
 from stoker.wire import frames, handshake
-from stoker.wire.answers import Answer, Buffers, nothing
+from stoker.wire.answers import Buffers, ItemsAnswer, nothing
 from stoker.wire.channel import Channel
 from stoker.wire.frames import Frame, Held, Kind, Told
 from stoker.wire.link import Asked, Read, reader_of_items
@@ -54,9 +54,9 @@ class Request:
         self._peer = peer
         self._asked = asked
 
-    def answer(self) -> Answer:
+    def answer(self) -> ItemsAnswer:
         """What the peer has of them, at the deadline at the latest. To be called once."""
-        found: Answer = self._peer._result(self._asked) or nothing(self._asked.count)
+        found: ItemsAnswer = self._peer._result(self._asked) or nothing(self._asked.count)
         self._peer._count(found)
         return found
 
@@ -107,7 +107,7 @@ class Peer:
             self, self._ask(Kind.GET, len(keys), body, reader_of_items(keys, limit_bytes, self._buffers), deadline_s)
         )
 
-    def get(self, keys: Sequence[bytes], deadline_s: float | None = None, limit_bytes: int = ANSWER_BYTES) -> Answer:
+    def get(self, keys: Sequence[bytes], deadline_s: float | None = None, limit_bytes: int = ANSWER_BYTES) -> ItemsAnswer:
         """Ask for items, and wait for them until the deadline."""
         return self.ask(keys, deadline_s, limit_bytes).answer()
 
@@ -161,7 +161,7 @@ class Peer:
             self._links.suspect()
         return asked.result
 
-    def _count(self, answer: Answer) -> None:
+    def _count(self, answer: ItemsAnswer) -> None:
         given = [len(item) for item in answer.sealed if item is not None]
         with self._lock:
             self._requests += 1

@@ -23,7 +23,7 @@ class ServerStats:
     sent_bytes: int
 
 
-class Server(Reception):
+class ItemServer(Reception):
     """Serves items at an address. The options are those of `Reception`."""
 
     def __init__(self, address: tuple[str, int], items: Items, secret: bytes, **options: Any) -> None:

@@ -17,7 +17,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 """The classes whose `__init__` is watched: some of torch's schedulers do not call that of their parent."""
 
 
-class Parts:
+class LivingParts:
     """All such objects that live. A script may make others later: a scheduler for its first epoch, models for folds."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from stoker.run.restart.frameworks import Frameworks
 from stoker.run.restart.loaders import Loaders
 from stoker.run.restart.loops import Surroundings, Surveyor, innermost
 from stoker.run.restart.obstacles import Obstacles
-from stoker.run.restart.parts import Parts
+from stoker.run.restart.parts import LivingParts
 from stoker.run.restart.record import (
     PART,
     LoaderRecord,
@@ -49,7 +49,7 @@ class Watcher:
         self._directory = Path(directory).absolute()
         self._options: dict[str, Any] = {"every": every, "overhead": overhead or 0.05}
         self._command = command
-        self._parts = Parts()
+        self._parts = LivingParts()
         self._loaders = Loaders()
         self._surveyor = Surveyor()
         self._updates = Updates(self._updated)

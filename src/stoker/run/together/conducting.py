@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.run.together.jobs import TogetherJob
-from stoker.run.together.planning import Progress, Start, TogetherPlan
+from stoker.run.together.planning import JobStart, ProgressMark, TogetherPlan
 from stoker.run.together.running import Running, ending
 
 _LOOK_S = 0.02
@@ -144,20 +144,20 @@ def conduct(
     return Real(tuple(jobs[number].told(origin) for number in sorted(jobs)))
 
 
-def _is_due(start: Start, jobs: dict[int, _Watched], elapsed_s: float) -> bool:
+def _is_due(start: JobStart, jobs: dict[int, _Watched], elapsed_s: float) -> bool:
     if jobs and all(job.run.is_over for job in jobs.values()):
         return True
     return elapsed_s >= start.delay_s - start.spare_s if start.after is None else _has_come(start.after, jobs)
 
 
-def _has_come(moment: Progress | None, jobs: dict[int, _Watched]) -> bool:
+def _has_come(moment: ProgressMark | None, jobs: dict[int, _Watched]) -> bool:
     if moment is None:
         return True
     job = jobs.get(moment.job)
     return job is not None and (job.run.is_over or (job.passes > 0 and job.passes >= moment.passes))
 
 
-def _progress(jobs: Sequence[TogetherJob], running: dict[int, _Watched], waiting: Sequence[Start]) -> str:
+def _progress(jobs: Sequence[TogetherJob], running: dict[int, _Watched], waiting: Sequence[JobStart]) -> str:
     parts = []
     for number, job in enumerate(jobs):
         if number in running:

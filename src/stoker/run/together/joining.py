@@ -44,7 +44,7 @@ class Partner:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class JobLook:
     """What was seen of a job within a moment."""
 
     period_s: float
@@ -112,7 +112,7 @@ def _words(pid: int) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _look_at(run: Running) -> Look:
+def _look_at(run: Running) -> JobLook:
     """See some iterations of a job, without disturbing it."""
     begin, since = run.look(), time.monotonic()
     while True:
@@ -129,7 +129,7 @@ def _look_at(run: Running) -> Look:
         time.sleep(LOOK_S)
     count, reads = now.batches - begin.batches, now.hits + now.misses - begin.hits - begin.misses
     read = now.bytes_storage + now.bytes_cache - begin.bytes_storage - begin.bytes_cache
-    return Look(
+    return JobLook(
         (now.left_at - begin.left_at) / count,
         (now.wait_s - begin.wait_s) / count,
         2 * (now.misses - begin.misses) > reads,
@@ -137,7 +137,7 @@ def _look_at(run: Running) -> Look:
     )
 
 
-def _solo(run: Running, look: Look, wait_cold_s: float) -> Solo:
+def _solo(run: Running, look: JobLook, wait_cold_s: float) -> Solo:
     seen = run.seen
     assert seen is not None
     batch = max(1, round(seen.samples / seen.batches))

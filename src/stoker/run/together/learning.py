@@ -16,7 +16,7 @@ from stoker.run.together.running import Running
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownValues:
     """Values of jobs by their numbers, and of one beside another."""
 
     solo: Mapping[int, Solo]
@@ -36,7 +36,7 @@ class Known:
         return [[one for (mine, _), one in self.pairs.items() if mine == number] for number in sorted(self.solo)]
 
 
-def recall(catalogue: Catalogue, jobs: Sequence[TogetherJob]) -> Known:
+def recall(catalogue: Catalogue, jobs: Sequence[TogetherJob]) -> KnownValues:
     """What the catalogue has."""
     solo = {number: found for number, job in enumerate(jobs) if (found := catalogue.solo(job.key)) is not None}
     pairs = {
@@ -45,7 +45,7 @@ def recall(catalogue: Catalogue, jobs: Sequence[TogetherJob]) -> Known:
         for other, its in enumerate(jobs)
         if one != other and (beside := catalogue.beside(job.key, its.key)) is not None
     }
-    return Known(solo, pairs)
+    return KnownValues(solo, pairs)
 
 
 def leader_of(jobs: Sequence[TogetherJob]) -> int:
@@ -53,7 +53,7 @@ def leader_of(jobs: Sequence[TogetherJob]) -> int:
     return max(range(len(jobs)), key=lambda number: (jobs[number].epochs, -number))
 
 
-def unknown(known: Known, count: int, leader: int) -> list[int]:
+def unknown(known: KnownValues, count: int, leader: int) -> list[int]:
     """The jobs that have to be measured beside the leader."""
     if leader not in known.solo:
         return [number for number in range(count) if number != leader]
@@ -79,7 +79,7 @@ class Learning:
         for number in self._numbers:
             self._list.append(Running.start(self._jobs[number], seed, cache_bytes, quietly=quietly))
 
-    def measure(self, known: Known, catalogue: Catalogue, most: int, tell: Callable[[str], None]) -> Known:
+    def measure(self, known: KnownValues, catalogue: Catalogue, most: int, tell: Callable[[str], None]) -> KnownValues:
         """What is known of all jobs when these have been measured. It is kept in the catalogue, too."""
         some = [self._jobs[number] for number in self._numbers]
         leader = self._numbers.index(self._leader)
@@ -92,7 +92,7 @@ class Learning:
         self._found = found
         solo = dict(zip(self._numbers, found.solo, strict=True))
         pairs = {(self._numbers[one], self._numbers[other]): beside for (one, other), beside in found.pairs.items()}
-        return Known({**known.solo, **solo}, {**known.pairs, **pairs})
+        return KnownValues({**known.solo, **solo}, {**known.pairs, **pairs})
 
     def _ready_part(self, data: str, whole: float) -> float:
         check_cache(self._cache_bytes, whole)
@@ -108,7 +108,7 @@ class Learning:
         jobs = f"{', '.join(names[:-1])} and {names[-1]}"
         return f"measured {jobs} in {self._found.tried_s:.1f} s beside the work of {leader}{missing}"
 
-    def go_on(self, known: Known, objective: str) -> tuple[GoingOn, dict[int, Running]]:
+    def go_on(self, known: KnownValues, objective: str) -> tuple[GoingOn, dict[int, Running]]:
         """Let the best one go on, or all; end the others. Jobs that were not started here are planned for, too."""
         assert self._found is not None
         runs = dict(zip(self._numbers, self._list, strict=True))

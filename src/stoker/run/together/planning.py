@@ -11,7 +11,7 @@ from typing import Any
 from stoker.cache.shelf import Shelf
 from stoker.decide.pace import IterationTimes, StaggerJob
 from stoker.decide.side_by_side import SideBySide
-from stoker.decide.stagger import Outcome, outcome_of, stagger, stagger_many
+from stoker.decide.stagger import StaggerOutcome, outcome_of, stagger, stagger_many
 from stoker.errors import ConfigError
 from stoker.run.together.catalogue import Beside, Solo
 from stoker.run.together.jobs import TogetherJob, letter
@@ -30,7 +30,7 @@ Curves = tuple[tuple[str, tuple[tuple[float, ...], ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressMark:
     """A moment, told by how far a job has got."""
 
     job: int
@@ -39,15 +39,15 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class JobStart:
     """When a job is started, and when its loop may go on from its first batch; None: as soon as it can."""
 
     number: int
     delay_s: float
     """From now on, as predicted."""
-    after: Progress | None
+    after: ProgressMark | None
     """None: after `delay_s`, because no other job has a batch by then."""
-    held: Progress | None
+    held: ProgressMark | None
     spare_s: float = 0.0
     """By how much earlier than after `delay_s` it is started if it can be held."""
 
@@ -58,10 +58,10 @@ class TogetherPlan:
 
     jobs: tuple[TogetherJob, ...]
     solo: tuple[Solo, ...]
-    outcome: Outcome
+    outcome: StaggerOutcome
     simultaneous_s: float
     sequential_s: float
-    starts: tuple[Start, ...]
+    starts: tuple[JobStart, ...]
     """In the order of the starts."""
     curves: Curves
     lines: tuple[tuple[tuple[float, float], ...], ...]
@@ -184,7 +184,7 @@ def _corner(stage: SideBySide, first: str, corner: tuple[float, float]) -> tuple
     return offset_s, makespan_s, *stage.play((0.0, offset_s) if first == "A" else (offset_s, 0.0)).times_s
 
 
-def _lines(stage: SideBySide, outcome: Outcome) -> tuple[tuple[tuple[float, float], ...], ...]:
+def _lines(stage: SideBySide, outcome: StaggerOutcome) -> tuple[tuple[tuple[float, float], ...], ...]:
     played = stage.play(outcome.starts_s)
     moments = sorted({at_s for phase in played.phases for at_s in (phase.begin_s, phase.end_s)})
     return tuple(
@@ -227,28 +227,30 @@ def ready_part(data: str, whole: float) -> float:
     return min(1.0, found[0].stats.payload_bytes / whole) if found and whole else 0.0
 
 
-def _starts(stage: SideBySide, outcome: Outcome, startups_s: Sequence[float], elapsed_s: float | None) -> tuple[Start, ...]:
+def _starts(
+    stage: SideBySide, outcome: StaggerOutcome, startups_s: Sequence[float], elapsed_s: float | None
+) -> tuple[JobStart, ...]:
     begins = [start - startup for start, startup in zip(outcome.starts_s, startups_s, strict=True)]
     order = sorted(range(len(begins)), key=lambda number: begins[number])
     played = stage.play(outcome.starts_s)
     ends = [end for end, _ in played.ends]
     near_s = _AT_ONCE * outcome.makespan_s
 
-    def progress(number: int, at_s: float) -> Progress | None:
+    def progress(number: int, at_s: float) -> ProgressMark | None:
         """How far the one of the earlier jobs is by then that runs longest."""
         earlier = [one for one in order if one != number and outcome.starts_s[one] < at_s - near_s]
         longest = max(earlier, key=lambda one: ends[one], default=None)
-        return None if longest is None else Progress(longest, stage.done_at(played, longest, at_s))
+        return None if longest is None else ProgressMark(longest, stage.done_at(played, longest, at_s))
 
-    def first_batch(number: int) -> Progress | None:
+    def first_batch(number: int) -> ProgressMark | None:
         """The first batch of a job that is to begin at the same time."""
         near = [one for one in order if one != number and abs(outcome.starts_s[one] - outcome.starts_s[number]) <= near_s]
-        return Progress(max(near, key=lambda one: begins[one]), 0.0) if near else None
+        return ProgressMark(max(near, key=lambda one: begins[one]), 0.0) if near else None
 
-    def start_of(number: int) -> Start:
+    def start_of(number: int) -> JobStart:
         delay_s = begins[number] - (begins[order[0]] if elapsed_s is None else elapsed_s)
         held = progress(number, outcome.starts_s[number]) or first_batch(number)
         spare_s = 0.0 if held is None else _SPARE * startups_s[number]
-        return Start(number, delay_s, progress(number, begins[number] - spare_s), held, spare_s)
+        return JobStart(number, delay_s, progress(number, begins[number] - spare_s), held, spare_s)
 
     return tuple(start_of(number) for number in order)
