@@ -120,7 +120,7 @@ class Group:
 
 @contextlib.contextmanager
 def limited(folder: str, rate: int | None, memory_bytes: int | None) -> Iterator[Group]:
-    """Groups with these limits, which are removed with whoever is left in them."""
+    """Groups with these limits, which are removed with what is left in them."""
     group = Group(f"stoker-{os.getpid()}")
     device = os.stat(folder).st_dev
     try:

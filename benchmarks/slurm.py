@@ -180,7 +180,7 @@ class Slurm:
 
 
 def _free_ports(count: int) -> int:
-    """The first of so many free ports in a row, below those that Linux gives to whoever asks for any."""
+    """The first of so many free ports in a row, below those that Linux gives to programs that ask for any."""
     for first in range(20_000 + os.getpid() % 5_000, 32_000, count):
         with contextlib.ExitStack() as stack:
             try:

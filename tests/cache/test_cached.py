@@ -77,7 +77,7 @@ def test_who_is_stopped_does_not_stop_others(shelf_dir: Path, monkeypatch: pytes
     assert cache.fetch(request) == [request.payload(7)]
     process.kill()
     process.join()
-    assert not cache.holds(request.keys[0])  # whoever did not get the claim keeps nothing
+    assert not cache.holds(request.keys[0])  # a reader without the claim keeps nothing
     assert cache.fetch(request) == [request.payload(7)]  # a claim is gone with its holder
     assert cache.holds(request.keys[0])
 

@@ -50,7 +50,7 @@ def test_largest_budget_of_live_jobs_holds(shelf_dir: Path) -> None:
     assert budget.bytes() == 5000
     larger.send_signal(signal.SIGKILL)
     larger.communicate()
-    shelf.join("data", 1).close()  # whoever comes sweeps
+    shelf.join("data", 1).close()  # each that comes sweeps
     assert budget.bytes() == 1000
     own.close()
     assert Budget(own.folder).bytes() == 10
@@ -193,7 +193,7 @@ def test_clear_removes_whatever_lies_there(shelf_dir: Path) -> None:
     assert shelf_dir.is_dir()
 
 
-@pytest.mark.parametrize("joins", [True, False], ids=["by the next job", "by whoever looks"])
+@pytest.mark.parametrize("joins", [True, False], ids=["by the next job", "by one who looks"])
 @pytest.mark.parametrize(
     "about", [None, "", "{}", '{"version": 0, "name": "old"}'], ids=["none", "empty", "no name", "old"]
 )

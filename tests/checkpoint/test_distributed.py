@@ -136,7 +136,7 @@ def test_one_rank_is_told_to_end(tmp_path: Path, twin: Path) -> None:
         writer = suspended_writer(tmp_path, 0, 10, processes)
         processes[1].send_signal(signal.SIGTERM)
         (tmp_path / "go").touch()
-        with pytest.raises(subprocess.TimeoutExpired):  # whoever starts processes ends all when one has ended
+        with pytest.raises(subprocess.TimeoutExpired):  # a launcher ends all when one has ended
             processes[1].wait(1)
         writer.resume()
         said = outcomes(processes)

@@ -302,7 +302,7 @@ CALLS = ["open", "write", "fsync", "close", "rename", "unlink", "listdir", "stat
 
 
 class FailingCalls:
-    """Lets one of the calls to the system fail, whoever makes it: on the way of a save, of reading back, of pruning."""
+    """Lets one of the calls to the system fail, in whichever process: on the way of a save, of reading back, of pruning."""
 
     def __init__(self, at: int, error: int, patch: pytest.MonkeyPatch) -> None:
         self.left, self.error = at, error

@@ -1,4 +1,4 @@
-"""The forecast of a measured job: one answer to one question, whoever asks it."""
+"""The forecast of a measured job: one answer to one question, for all who ask it."""
 
 import json
 import random

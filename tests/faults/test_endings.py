@@ -168,7 +168,7 @@ def test_a_stopped_worker_does_not_hold_up_close(options: dict[str, Any]) -> Non
 
 
 class Holding(Numbers):
-    """Is killed while it holds the lock of the event that ends workers, if that has one, as whoever looks at it does."""
+    """Is killed while it holds the lock of the event that ends workers, if that has one, as all who look at it do."""
 
     def __getitem__(self, index: int) -> int:
         if index == 9:

@@ -307,7 +307,7 @@ def test_all_are_killed_with_their_workers(name: str, jobs: Callable[..., Job]) 
         os.kill(pid, signal.SIGKILL)
     job.was_killed = True
     job.process.join()
-    with stoker.DataLoader(Drawing(), group=f"{name}-other"):  # whoever comes next, to any group
+    with stoker.DataLoader(Drawing(), group=f"{name}-other"):  # the next that comes, to any group
         assert not (groups.home() / name).exists()
     again = jobs(num_workers=0)
     wait_until(lambda: again.epochs_done() >= 1, "another opens it anew")

@@ -91,7 +91,7 @@ def add_and_tell(path: Path, pipe: Any) -> None:
         pipe.send_bytes(b".")
 
 
-def test_whoever_is_killed_has_changed_all_or_nothing(path: Path) -> None:
+def test_a_killed_member_has_changed_all_or_nothing(path: Path) -> None:
     chance = random.Random(1)
     done = 0
     for _ in range(100):

@@ -358,7 +358,7 @@ def test_however_it_ends_no_cache_is_left(how: str, whom: str, tmp_path: Path) -
     os.kill({"all": -process.pid, "us": process.pid, "script": int(script)}[whom], signal.Signals[how])
     process.communicate(timeout=HANG_S)
     assert process.returncode
-    if (how, whom) == ("SIGKILL", "all"):  # nobody was there to do it; whoever looks does
+    if (how, whom) == ("SIGKILL", "all"):  # nobody was there to do it; the next who looks does
         subprocess.run([sys.executable, "-m", "stoker", "cache", "ls"], check=True, capture_output=True)
     else:
         assert not list(tmp_path.glob("stoker-*"))

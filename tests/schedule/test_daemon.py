@@ -397,7 +397,7 @@ def wish(script: Path) -> Wish:
     return Wish((str(script),), str(script.parent), dict(os.environ), restartable=False)
 
 
-def test_a_lease_runs_once_whoever_starts_it(tmp_path: Path) -> None:
+def test_a_lease_runs_once_however_it_is_started(tmp_path: Path) -> None:
     state = State(tmp_path / "state", make=True)
     script = tmp_path / "count.py"
     script.write_text("open('counted', 'a').write('x'); raise SystemExit(3)")

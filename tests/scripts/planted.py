@@ -3,7 +3,7 @@
     planted.py FOLDER [--compute S] [--prep S] [--latency S] [--batch N] [--workers N] [--epochs N] [--kind KIND] [--forget]
 
 Prints samples per second for each epoch, without its first batches. With --latency reading takes so long for each sample,
-whoever reads. With --forget no file stays in the page cache.
+for every reader. With --forget no file stays in the page cache.
 """
 
 import argparse

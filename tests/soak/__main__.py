@@ -1,6 +1,6 @@
 """All storms in turn for an hour, or as long as is said, and one table at the end. `scripts/soak` runs it.
 
-The table comes in every case but kill -9: a storm that does not end is counted as a hang and left, and whoever stops the
+The table comes in every case but kill -9: a storm that does not end is counted as a hang and left, and one who stops the
 soak by a signal gets the table of what was done so far.
 """
 

@@ -28,7 +28,7 @@ class StagingRoom:
     lost: dict[int, ProcessId] = field(default_factory=dict)
     """Slots that hold no batch, and that a process may still write to."""
     most_bytes: int = 0
-    """The most that was ever occupied."""
+    """The most that was occupied at any time."""
 
     @property
     def staged_bytes(self) -> int:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 _FIRST_PORT, _PORTS = 16384, 16384
-"""Below those that Linux gives to whoever asks for any."""
+"""Below those that Linux gives to programs that ask for any."""
 _PART = re.compile(r"\[([^\[\]]*)\]")
 
 

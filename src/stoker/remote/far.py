@@ -90,7 +90,7 @@ def _asked(channel: Channel, path: str) -> bytes | None:
 
 
 class FarFile(CachedFile):
-    """All bytes of a file of another host. Whoever needs a descriptor gets one of memory."""
+    """All bytes of a file of another host. Code that needs a descriptor gets one of memory."""
 
     def __init__(self, content: bytes, name: Any) -> None:
         io.BytesIO.__init__(self, content)

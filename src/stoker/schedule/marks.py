@@ -1,6 +1,6 @@
 """What a lease and the daemon tell each other: files in a folder that both see.
 
-    JOB/lock               held by whoever runs the job, from before its script starts until all its processes have ended
+    JOB/lock               held by those who run the job, from before its script starts until all its processes have ended
     JOB/job.json           what to run, and how
     JOB/saved/             the job's checkpoints
     JOB/output             what it prints, of all its leases

@@ -92,7 +92,7 @@ class GettingThreads:
             if piece is not None:
                 try:
                     order.answer = self._stores.get(piece)
-                except Exception as error:  # whoever waits must hear of it
+                except Exception as error:  # the one who waits must hear of it
                     order.answer = Answer(Outcome.FAILED, str(error))
                 if order.then is not None:
                     order.then(order.answer)
@@ -174,7 +174,7 @@ class GettingProcess:
             self.drop(order)
 
     def _next(self, order: int) -> Any:
-        """The next answer to an order. Whoever waits takes in what comes, for the others too."""
+        """The next answer to an order. The one who waits takes in what comes, for the others too."""
         answers = self._answers[order]
         while True:
             with self._receiving:

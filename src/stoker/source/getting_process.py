@@ -25,7 +25,7 @@ def main() -> None:
     def send(number: int, answer: Any) -> None:
         said = json.dumps([number, *words_of(answer)]).encode()
         content = answer.content if isinstance(answer, Answer) else b""
-        with sending, contextlib.suppress(OSError):  # whoever asked has gone
+        with sending, contextlib.suppress(OSError):  # the one who asked has gone
             line.sendall(HEAD.pack(len(said), len(content)) + said)
             if content:
                 line.sendall(content)
@@ -51,7 +51,7 @@ def _list(here: GettingThreads, words: list[str], send: Callable[[Any], None]) -
     try:
         for page in here.pages(*words):
             send(page)
-    except Exception as error:  # whoever waits must hear of it
+    except Exception as error:  # the one who waits must hear of it
         send(Answer(Outcome.FAILED, str(error)))
 
 

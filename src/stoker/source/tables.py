@@ -230,5 +230,5 @@ class _Held:
             number = queue.get()
             try:
                 self._bring(number, self._coming[number])
-            except Exception:  # whoever asks for it reads it again, and raises
+            except Exception:  # the one who asks for it reads it again, and raises
                 continue

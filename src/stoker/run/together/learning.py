@@ -65,7 +65,7 @@ def unknown(known: KnownValues, count: int, leader: int) -> list[int]:
 
 
 class Learning:
-    """Jobs that were started to be measured; by number, all in `runs`, which is ended by whoever owns it."""
+    """Jobs that were started to be measured; by number, all in `runs`, which its owner ends."""
 
     def __init__(self, jobs: Sequence[TogetherJob], numbers: Sequence[int], leader: int, runs: list[Running]) -> None:
         self._jobs, self._leader = jobs, leader
