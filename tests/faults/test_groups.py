@@ -23,9 +23,12 @@ import stoker
 from stoker.group import door as groups
 from stoker.group.life import READY
 from stoker.group.rules import Group
+from stoker.group.staging import LOOK_S
 from stoker.group.table import Table
 from stoker.host import process
 from stoker.host.locks import holder_of
+from stoker.host.parent import end_with_parent
+from stoker.pool import members
 
 SAMPLES, BATCH = 60, 4
 STEPS = SAMPLES // BATCH
@@ -294,6 +297,27 @@ def test_the_last_one_is_killed(name: str, jobs: Callable[..., Job]) -> None:
     wait_until(job.batches, "reads")
     job.kill()
     wait_until(lambda: not (groups.home() / name).exists(), "nothing is left")
+
+
+def test_the_last_one_is_killed_and_is_swept_before_its_worker_knows(
+    name: str, jobs: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that removes the files is late: the worker's other thread has found the member dead by itself."""
+
+    def watch_late(last: Callable[[], None]) -> bool:
+        def late() -> None:
+            while group_of(name).members:
+                time.sleep(0.01)
+            time.sleep(10 * LOOK_S)
+            last()
+
+        return end_with_parent(late)
+
+    monkeypatch.setattr(members, "end_with_parent", watch_late)
+    job = jobs(num_workers=1)
+    wait_until(job.batches, "reads")
+    job.kill()
+    wait_until(lambda: not (groups.home() / name).exists(), "nothing is left", limit_s=20)
 
 
 def test_all_are_killed_with_their_workers(name: str, jobs: Callable[..., Job]) -> None:

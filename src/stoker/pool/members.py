@@ -5,6 +5,7 @@ its files, and ends.
 """
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -90,7 +91,7 @@ class ProcessServing:
         except OSError:
             return  # the training process has gone
         leaving = threading.Event()
-        end_with_parent(lambda: _take_leave(staging, leaving))
+        is_watched = end_with_parent(lambda: _take_leave(staging, leaving))
         try:
             self._caching.begin()
             _serve(self._duty, worker, staging, TableExchange(staging, self._orders, self._caching, always))
@@ -98,8 +99,15 @@ class ProcessServing:
             self._failures.put(portable(ExceptionWrapper(where=where())))
             raise SystemExit(1) from None
         finally:
-            if leaving.is_set():  # the member is out of the table, its files may not be gone: that thread ends the process
+            if is_watched and (leaving.is_set() or _is_parent_gone()):
+                # The member is out of the table: a worker removed it that found it dead. Its files may still be there. The
+                # thread that watches removes them and ends this process.
                 threading.Event().wait()
+
+
+def _is_parent_gone() -> bool:
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
 
 
 def _take_leave(staging: GroupStaging, leaving: threading.Event) -> None:
