@@ -1,8 +1,8 @@
 """Where jobs go: what each server has left, and the parts of it that jobs get.
 
 A job's floor is the GPU-proportional share of the server that it is on, less what it would not use of that. The floors of
-all jobs on a server fit it together, in every combination: each is at most its GPUs' part of the server. So a job that has more
-can be brought back to its floor, and wherever a GPU is free room can be made for one more floor.
+all jobs on a server fit it together, in every combination: each is at most its GPUs' part of the server. So a job that has
+more can be brought back to its floor, and wherever a GPU is free room can be made for one more floor.
 """
 
 from collections.abc import Iterable, Sequence
