@@ -148,10 +148,10 @@ class Memory:
                 "batch_size, num_workers or prefetch_factor"
             ) from error
 
-    def discard(self, offset: int, length: int) -> None:
+    def discard(self, offset: int, length: int, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         """Give the pages of a range back to the system, unless closed. They read as zeros from then on, everywhere."""
         file = self._file  # held meanwhile: another thread may close, and the number be another file's
-        if file is None or file.descriptor < 0:
+        if file is None or file.descriptor < 0 or ending():  # at exit half of Python is gone, and the kernel frees all
             return
         if _libc.fallocate(file.descriptor, _PUNCH_HOLE_KEEP_SIZE, offset, length):
             raise _last_error("could not give shared memory back")

@@ -3,11 +3,14 @@
 import copy
 import itertools
 import json
+import multiprocessing
 import pickle
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -23,6 +26,7 @@ from tests.streams import (
     StatefulSampler,
     StatefulStream,
 )
+from tests.tries import until
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
@@ -397,6 +401,53 @@ def test_large_states_travel_through_shared_memory() -> None:
         other = stoker.DataLoader(Buffered(1 << 20), **options)
         other.load_state_dict(state)
         assert [batch.tolist() for batch in other] == expected
+
+
+made, asked = multiprocessing.Value("i", 0), multiprocessing.Value("i", 0)
+
+
+class Counting(Buffered):
+    """Counts, for all processes, how many samples it made and how often it was asked for its state."""
+
+    def __iter__(self) -> Any:
+        for sample in super().__iter__():
+            made.value += 1
+            yield sample
+
+    def state_dict(self) -> dict[str, Any]:
+        asked.value += 1
+        return super().state_dict()
+
+
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_a_large_state_is_not_asked_for_while_the_loop_holds_two(kind: Literal["processes", "threads"]) -> None:
+    made.value = asked.value = 0
+    loader = stoker.DataLoader(Counting(1 << 20), batch_size=1, num_workers=1, workers=kind, prefetch_factor=20)
+    iterator = iter(loader)
+    until(lambda: made.value == 20)  # all that is prefetched is made, and nothing is taken
+    assert asked.value <= 4  # at the beginning, and after the first batches
+    assert [batch.item() for batch in iterator] == list(range(1, 41))
+
+
+def test_large_states_that_are_held_to_the_end_print_nothing() -> None:
+    script = """
+import numpy as np, stoker, torch
+class Large(torch.utils.data.IterableDataset):
+    def __init__(self): self.place, self.buffer = 0, np.zeros(1 << 20, np.uint8)
+    def __iter__(self):
+        while self.place < 40:
+            self.place += 1
+            yield self.place
+    def state_dict(self): return {"place": self.place, "buffer": self.buffer}
+    def load_state_dict(self, state): self.__dict__.update(state)
+loader = stoker.DataLoader(Large(), batch_size=2, num_workers=2)
+iterator = iter(loader)
+next(iterator)
+state = loader.state_dict()
+loader.close()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_copies_of_a_loader_have_its_position() -> None:

@@ -46,6 +46,10 @@ class AskedStates(NamedTuple):
     """Whether the dataset is its own iterator. Its state then counts as the iterator's."""
 
 
+Asks = Callable[[], AskedStates]
+"""Asks a dataset and its iterator for their states."""
+
+
 def is_stateful(thing: object) -> bool:
     """Whether something can be asked for its state, and the state is all that is needed."""
     has_methods = callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
@@ -62,7 +66,7 @@ def ask(fetcher: Any, *, is_over: bool = False) -> AskedStates:
     return AskedStates(dataset.state_dict() if is_stateful(dataset) else None, iterator.state_dict() if asked else None)
 
 
-def asking(fetcher: Any) -> Callable[[], AskedStates]:
+def asking(fetcher: Any) -> Asks:
     """Asks a fetcher's dataset and iterator again and again: who has a state is looked up once."""
     dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
     if iterator is dataset or is_stateful(iterator):
@@ -224,7 +228,7 @@ class Fetching:
         state = None
         try:
             writer.forget()
-            state = writer.write(self._ask(), has_ended=getattr(fetcher, "ended", False))
+            state = writer.write(self._ask, has_ended=getattr(fetcher, "ended", False))
         except Exception as error:  # torch's loop does not expect one here: it takes the place of the first batch
             self._error = error
         tell(Report.BEGUN, state)
@@ -239,13 +243,16 @@ class Fetching:
         except StopIteration:
             if not self._has_ended:  # else the state at the end was an error, which the training loop has got
                 self._has_ended = True
-                self._tell(Report.ENDED, self._writer.write(ask(self._fetcher, is_over=True), has_ended=True))
+                self._tell(Report.ENDED, self._writer.write(self._ask_at_the_end, has_ended=True))
             raise
         self._batches += 1
         if not self._every or self._batches % self._every:
             return made
-        state = self._writer.write(self._ask(), has_ended=getattr(self._fetcher, "ended", False))
+        state = self._writer.write(self._ask, has_ended=getattr(self._fetcher, "ended", False))
         return type(made)((*made[:-1], state)) if type(made) is Plain else made._replace(state=state)
+
+    def _ask_at_the_end(self) -> AskedStates:
+        return ask(self._fetcher, is_over=True)
 
 
 class ReportedStates(Protocol):
@@ -254,8 +261,8 @@ class ReportedStates(Protocol):
     def forget(self) -> None:
         """Write the next state even if it is like the last one."""
 
-    def write(self, asked: AskedStates, *, has_ended: bool) -> tuple[Any, ...] | None:
-        """A state as plain values, or None where there is no room for it."""
+    def write(self, asks: Asks, *, has_ended: bool) -> tuple[Any, ...] | None:
+        """A state as plain values, or None where there is no room for it: then nobody is asked."""
 
 
 class StateWriter:
@@ -273,9 +280,11 @@ class StateWriter:
         """Write the next state even if it is like the last one."""
         self._last = b""
 
-    def write(self, asked: AskedStates, *, has_ended: bool) -> tuple[Any, ...] | None:
-        """A state as plain values, or None where there is no room for it."""
+    def write(self, asks: Asks, *, has_ended: bool) -> tuple[Any, ...] | None:
+        """A state as plain values, or None where there is no room for it: then nobody is asked."""
+        asked = None
         if not self._are_large:
+            asked = asks()
             content = pickle.dumps(tuple(asked), 5)
             if len(content) <= INLINE_BYTES:
                 if content == self._last:
@@ -286,7 +295,7 @@ class StateWriter:
         if not self._outbox.claim():
             return None
         try:
-            packed = pack(tuple(asked), one_reader(), self._outbox)
+            packed = pack(tuple(asked or asks()), one_reader(), self._outbox)
             place = (self._outbox.worker, *self._outbox.announce())
         finally:
             self._outbox.abandon()

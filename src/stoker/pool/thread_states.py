@@ -21,7 +21,7 @@ from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import StreamStart
 from stoker.pool.stateful import (
     INLINE_BYTES,
-    AskedStates,
+    Asks,
     Fetching,
     is_stateful,
     restore_dataset,
@@ -176,12 +176,12 @@ class HereStateWriter:
         """Write the next state even if it is like the last one."""
         self._last = b""
 
-    def write(self, asked: AskedStates, *, has_ended: bool) -> tuple[Any, ...] | None:
-        """A state as plain values, or None where there is no room for it."""
+    def write(self, asks: Asks, *, has_ended: bool) -> tuple[Any, ...] | None:
+        """A state as plain values, or None where there is no room for it: then nobody is asked."""
         self._held = [held for held in self._held if held() is not None]
         if len(self._held) > 1:
             return None
-        content = pickle.dumps(tuple(asked), 5)
+        content = pickle.dumps(tuple(asks()), 5)
         if len(content) > INLINE_BYTES:
             large = np.frombuffer(content, np.uint8)
             self._held.append(weakref.ref(large))
