@@ -5,11 +5,17 @@
 The checks are in a lane because mypy keeps one core busy for a minute. The other lanes take one folder of tests after the
 other, those first that take long. What they print is shown when they have ended. Each has a /dev/shm of its own,
 so that none sees the others' caches, groups and loaders. That takes root; without it there is one lane.
+
+A test that failed beside three other lanes is tried once more by itself, when all lanes have ended, if not more than a few
+failed. What it said at first stays in the output, and the last lines name it: such a test has to be mended, too, but it
+does not stand for all others. A hang is not tried again.
 """
 
+import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -24,6 +30,8 @@ LONG = ["pool", "cli", "faults", "checkpoint", "remote", "wire", "cache", "live"
 TOGETHER = 5
 """So many short folders are run by one pytest: it takes seconds to start."""
 LANES = 4
+FEW = 3
+"""If more tests than these fail, none is tried again."""
 APART = ["unshare", "-m", "--propagation", "private", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh"]
 
 
@@ -64,15 +72,44 @@ def main(arguments: list[str]) -> int:
     # Some machines forbid Python to keep what it compiles: then each of many hundred processes would compile Stoker anew.
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "tests"], check=True)
     is_apart = can_be_apart()
-    failed = 0
-    with ThreadPoolExecutor(LANES if is_apart else 1) as lanes:
-        under_way = [lanes.submit(run, [*APART, *command] if is_apart else command) for command in commands(arguments)]
+    with tempfile.TemporaryDirectory() as notes, ThreadPoolExecutor(LANES if is_apart else 1) as lanes:
+        under_way = {}
+        for number, command in enumerate(commands(arguments)):
+            noting = [] if command is CHECK else ["-o", f"cache_dir={notes}/{number}"]
+            whole = [*APART, *command, *noting] if is_apart else [*command, *noting]
+            under_way[lanes.submit(run, whole)] = whole, Path(notes, str(number))
+        failed = []
         for each in as_completed(under_way):
-            done = each.result()
-            failed += done.returncode != 0
-            sys.stdout.buffer.write(done.stdout)
-            sys.stdout.flush()
-    return failed
+            show(each.result())
+            failed += [under_way[each]] if each.result().returncode else []
+        return len(still_failing(failed))
+
+
+def still_failing(failed: list[tuple[list[str], Path]]) -> list[list[str]]:
+    """Which of these commands fail when the few tests that failed are run by themselves."""
+    names = {note: failures(note) for _, note in failed}
+    if not all(names.values()) or sum(map(len, names.values())) > FEW:
+        return [command for command, _ in failed]
+    again = []
+    for command, note in failed:
+        show(done := run([*command, "--last-failed", "--last-failed-no-failures", "none"]))
+        again += [command] if done.returncode else []
+        print(f"Failed at first, {'and again' if done.returncode else 'passed'} by itself: {', '.join(names[note])}")
+    return again
+
+
+def failures(note: Path) -> list[str]:
+    """The tests that pytest noted as failed, if it came to its end."""
+    try:
+        return list(json.loads((note / "v/cache/lastfailed").read_text()))
+    except FileNotFoundError:
+        return []
+
+
+def show(done: "subprocess.CompletedProcess[bytes]") -> None:
+    """Print what a command has printed."""
+    sys.stdout.buffer.write(done.stdout)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
