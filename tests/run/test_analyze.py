@@ -90,8 +90,8 @@ def check_profile(profile: Profile, planted: dict[str, Any], limit: str) -> None
     if limit == "gpu":
         assert profile.stalls.prep + profile.stalls.fetch < 0.1
         assert not profile.advice
-    else:
-        assert profile.advice
+    else:  # a host that was too busy to tell what would help says so
+        assert profile.advice or any("quiet host" in note for note in profile.notes)
     assert profile.dataset.bytes == 400 * 20_000
 
 
