@@ -228,7 +228,9 @@ def checksum_of(content: Any) -> bytes:
         checksum.load()
     except ImportError:
         return hashlib.blake2b(content, digest_size=16).digest()
-    return b"".join(checksum.checksum(content, name).to_bytes(checksum.SIZE, "little") for name in (b"ranks", b"alike"))
+    return b"".join(
+        checksum.checksum(content, name).to_bytes(checksum.CHECKSUM_BYTES, "little") for name in (b"ranks", b"alike")
+    )
 
 
 def _is_full(cell: Any) -> bool:
