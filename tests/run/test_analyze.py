@@ -19,6 +19,7 @@ from tests.tries import HANG_S, in_some_try, until
 
 from stoker.cli import analyze as cli
 from stoker.decide.model import Share, predict
+from stoker.decide.whatif import no_advice
 from stoker.errors import CommandError
 from stoker.plan import Plan
 from stoker.profile import Profile
@@ -91,7 +92,8 @@ def check_profile(profile: Profile, planted: dict[str, Any], limit: str) -> None
         assert profile.stalls.prep + profile.stalls.fetch < 0.1
         assert not profile.advice
     else:
-        assert profile.advice
+        # Where the host is too busy for rates to be sure, that is said in the place of advice.
+        assert profile.advice or "A longer one (--time), or a quiet host" in no_advice(profile)
     assert profile.dataset.bytes == 400 * 20_000
 
 
