@@ -15,6 +15,7 @@ from stoker.errors import ConfigError
 from stoker.host import ranks
 from stoker.internals import expected
 from stoker.plan import CACHE_POLICIES, HOST, PREPS, Plan
+from stoker.tensor.dataset import Dataset
 from stoker.units import parse_bytes, parse_place
 
 
@@ -125,7 +126,7 @@ class Options:
             found["cache_dir"] = plan.cache_dir if self.cache_dir is None else self.cache_dir
             is_alone = found.get("group", self.group) is None
             seed = found.get("seed", self.seed)
-            is_ours = hasattr(dataset, "cache_name")
+            is_ours = isinstance(dataset, Dataset)
             disk = found.get("cache_disk", self.cache_disk)
             if plan.cache_policy is not None and seed is not None and is_ours and is_alone and not disk:
                 found["cache_policy"] = plan.cache_policy
@@ -198,7 +199,7 @@ class Options:
             raise ConfigError("peers= needs cache=: hosts give each other what their caches hold")
         if self.cache_policy == "lru":
             raise ConfigError("peers= goes with cache_policy='keep-first' or 'reuse-distance', not with 'lru'")
-        if self.cache_policy != "keep-first" and hasattr(dataset, "cache_name"):
+        if self.cache_policy != "keep-first" and isinstance(dataset, Dataset):
             raise ConfigError(
                 "peers= with cache_policy='reuse-distance' needs a dataset that opens files by itself and keeps their "
                 "paths in a list; a stoker.Dataset goes with 'keep-first'"
