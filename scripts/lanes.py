@@ -23,8 +23,8 @@ from pathlib import Path
 PYTEST = [sys.executable, "-m", "pytest", "-m", "not gpu and not soak"]
 CHECK = ["scripts/check"]
 NEWEST = [sys.executable, "scripts/newest_torch.py"]
-LONGEST = ["torch", "run", "end_to_end", "keeper"]
-"""Folders that take so long that two lanes share each of them. They run first."""
+LONGEST = {"run": 3, "end_to_end": 3, "torch": 2, "keeper": 2}
+"""Folders that take so long that several lanes share each of them, in so many parts. They run first."""
 LONG = ["pool", "cli", "faults", "checkpoint", "remote", "wire", "cache", "live"]
 """Folders that take long, the longest first. They run before all others."""
 TOGETHER = 5
@@ -39,7 +39,7 @@ def commands(arguments: list[str]) -> list[list[str]]:
     """What the lanes take, in this order."""
     found = {path.relative_to("tests").parts[0] for path in Path("tests").rglob("test_*.py")}
     short = sorted(found - {*LONGEST, *LONG})
-    parts = [files[part::2] for name in LONGEST if (files := _files(name)) for part in range(2)]
+    parts = [files[part::count] for name, count in LONGEST.items() if (files := _files(name)) for part in range(count)]
     parts += [[name] for name in LONG] + [short[start : start + TOGETHER] for start in range(0, len(short), TOGETHER)]
     return [[*NEWEST, *arguments], CHECK, *([*PYTEST, *(f"tests/{name}" for name in part), *arguments] for part in parts)]
 

@@ -26,7 +26,7 @@ from typing import NoReturn
 
 FILES = ["torch/test_loader", "torch/test_threads", "torch/test_seeded", "tensor/test_rows", "torch/test_differential"]
 SPARED = ["start_up", "torchrun", "lightning", "accelerate", "audio", "cache_for", "killed", "interrupted_anywhere"]
-SPARED += ["exit_code", "failing_script", "in_a_package", "sitecustomize", "wrong_use"]
+SPARED += ["exit_code", "failing_script", "in_a_package", "sitecustomize", "torchdata", "wrong_use"]
 TESTS = [
     "tests/internals",
     *(f"tests/{name}.py" for name in FILES),

@@ -1,5 +1,6 @@
 """What all tests share: none may leave a process behind, and cases that are drawn are the same each time."""
 
+import contextlib
 import gc
 import os
 import time
@@ -32,7 +33,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_process_left() -> Iterator[None]:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = set(_descendants(os.getpid()))
     yield
     left = _new_children(before)
     deadline = time.monotonic() + 30
@@ -44,9 +45,22 @@ def _no_process_left() -> Iterator[None]:
     assert not left, f"left running: {left}"
 
 
+def _descendants(pid: int) -> Iterator[int]:
+    """The processes below one. The kernel is asked for children: a look at all processes of the host takes milliseconds."""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            for child in map(int, task.read_text().split()):
+                yield child
+                yield from _descendants(child)
+
+
 def _new_children(before: set[int]) -> list[psutil.Process]:
+    new = []
+    for pid in set(_descendants(os.getpid())) - before:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            new.append(psutil.Process(pid))
     # The forkserver and the resource tracker belong to Python and live as long as this process.
-    return [child for child in psutil.Process().children(recursive=True) if child.pid not in before and _stays(child)]
+    return [child for child in new if _stays(child)]
 
 
 def _stays(child: psutil.Process) -> bool:

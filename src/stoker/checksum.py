@@ -6,7 +6,7 @@ XXH3 of 64 bits, by the library of its author. It does not protect against delib
 from importlib import import_module
 from typing import Any
 
-SIZE = 8
+CHECKSUM_BYTES = 8
 """Bytes of a checksum, written with the lowest byte first."""
 
 _digest: Any = None

@@ -17,7 +17,7 @@ from typing import Any, Self, get_type_hints
 from stoker.errors import ConfigError
 from stoker.notebook import card
 
-VERSION = 1
+PROFILE_VERSION = 1
 LIMITS = ("gpu", "prep", "fetch")
 
 
@@ -154,7 +154,7 @@ class Profile:
     limit: str
     confidence: Confidence = Confidence()
     advice: tuple[Advice, ...] = ()
-    version: int = VERSION
+    version: int = PROFILE_VERSION
     workers_kind: str = "processes"
     prefetch: int = 2
     world: int = 1
@@ -170,8 +170,8 @@ class Profile:
     """When the measuring ended, as "2026-11-18 21:50" by the clock of its host; empty is unknown."""
 
     def __post_init__(self) -> None:
-        if self.version != VERSION:
-            raise ConfigError(f"version must be {VERSION}, the only one that is known, not {self.version!r}")
+        if self.version != PROFILE_VERSION:
+            raise ConfigError(f"version must be {PROFILE_VERSION}, the only one that is known, not {self.version!r}")
         if self.limit not in LIMITS:
             raise ConfigError(f"limit must be one of {', '.join(LIMITS)}, not {self.limit!r}")
         if self.workers_kind not in ("processes", "threads"):
@@ -211,8 +211,10 @@ class Profile:
         """A profile of JSON's values, which are checked."""
         if not isinstance(document, dict):
             raise ConfigError("it is not a JSON object")
-        if document.get("version") != VERSION:
-            raise ConfigError(f"version must be {VERSION}, the only one that is known, not {document.get('version')!r}")
+        if document.get("version") != PROFILE_VERSION:
+            raise ConfigError(
+                f"version must be {PROFILE_VERSION}, the only one that is known, not {document.get('version')!r}"
+            )
         rates, host = document.get("rates"), document.get("host")
         if isinstance(rates, dict) and isinstance(host, dict):  # a short document says these once
             cores = _per_rank(host.get("cores"), document.get("world", 1))

@@ -9,7 +9,7 @@ another item are wrong, too. Long items are read in parts: then only the blocks 
 import struct
 from functools import lru_cache
 
-from stoker.checksum import SIZE, checksum
+from stoker.checksum import CHECKSUM_BYTES, checksum
 from stoker.memory import Bytes
 
 BLOCK_BYTES = 1 << 18
@@ -31,17 +31,17 @@ def seal(key: bytes, payload: Bytes) -> bytes:
 
 def sealed_bytes(payload_bytes: int) -> int:
     """The length in the store, from the length of a payload."""
-    return payload_bytes + SIZE * max(1, -(-payload_bytes // BLOCK_BYTES))
+    return payload_bytes + CHECKSUM_BYTES * max(1, -(-payload_bytes // BLOCK_BYTES))
 
 
 def payload_bytes(sealed_bytes: int) -> int:
     """The length of a payload, from its length in the store."""
-    return sealed_bytes - SIZE * blocks(sealed_bytes)
+    return sealed_bytes - CHECKSUM_BYTES * blocks(sealed_bytes)
 
 
 def blocks(sealed_bytes: int) -> int:
     """The number of blocks, from the length in the store. An empty item has one block."""
-    return -(-sealed_bytes // (BLOCK_BYTES + SIZE))
+    return -(-sealed_bytes // (BLOCK_BYTES + CHECKSUM_BYTES))
 
 
 def unseal(key: bytes, sealed: memoryview) -> bytes:
@@ -87,8 +87,9 @@ def _check_blocks(payload: memoryview, key: bytes, sealed: memoryview, length: i
 
 def _check(block: Bytes, key: bytes, number: int, sealed: memoryview, length: int) -> None:
     """Check the copy, not the bytes in the store: those may change in between."""
-    place = length + SIZE * number
-    if length < 0 or checksum(block, _name(key, number)) != int.from_bytes(sealed[place : place + SIZE], "little"):
+    place = length + CHECKSUM_BYTES * number
+    kept = int.from_bytes(sealed[place : place + CHECKSUM_BYTES], "little")
+    if length < 0 or checksum(block, _name(key, number)) != kept:
         raise ItemDamagedError
 
 

@@ -38,6 +38,14 @@ class Box:
         self.state = state["state"]
 
 
+class Missing(Box):
+    """Has no state when it is asked first."""
+
+    def state_dict(self) -> Any:
+        state, self.state_dict = None, super().state_dict  # type: ignore[method-assign]
+        return state
+
+
 def model_and_optimizer(width: int = 8, seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 1))
@@ -107,6 +115,15 @@ def test_what_would_need_pickle_is_refused_by_name_and_nothing_is_written(tmp_pa
         ):
             checkpointer.step()
     assert Directory(tmp_path).names() == []
+
+
+def test_a_state_that_is_missing_once_does_not_end_the_run_whatever_it_is_called(tmp_path: Path) -> None:
+    with stoker.Checkpointer(tmp_path, every=1, **{"what cannot be saved": Missing(1)}) as checkpointer:
+        with pytest.warns(UserWarning, match="returned None"):
+            checkpointer.step()
+        assert Directory(tmp_path).names() == []
+        checkpointer.step()
+    assert len(Directory(tmp_path).names()) == 1
 
 
 def test_tied_and_shared_tensors_are_saved_once_and_stay_one(tmp_path: Path) -> None:

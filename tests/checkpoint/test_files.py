@@ -27,7 +27,7 @@ from stoker.checkpoint import restoring
 from stoker.checkpoint.disk import Disk
 from stoker.checkpoint.files import Damaged, Directory
 from stoker.checkpoint.persist import Persister
-from stoker.checkpoint.ranks import Alone
+from stoker.checkpoint.ranks import OneProcess
 from stoker.checkpoint.snapshot import state_of
 from stoker.cli import main
 from stoker.errors import CheckpointError
@@ -412,7 +412,7 @@ def test_forged_manifests_are_one_error(data: st.DataObject) -> None:
         model = torch.nn.Linear(2, 2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            raised(lambda: restoring.newest_whole(directory, Alone(), []).load_into({"model": model}))  # type: ignore[union-attr]
+            raised(lambda: restoring.newest_whole(directory, OneProcess(), []).load_into({"model": model}))  # type: ignore[union-attr]
         assert main(["checkpoint", "ls", folder]) == 0
         assert main(["checkpoint", "verify", folder]) in (0, 1)
         (Path(folder) / "out").mkdir()

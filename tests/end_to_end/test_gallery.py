@@ -23,8 +23,6 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Gallery:
     ("name", "mode"),
     [
         ("detection", "run"),
-        ("detection", "analyze"),
-        ("glue_no_trainer", "run"),
         ("glue_no_trainer", "checkpoint"),
         ("yolo", "run"),
         ("yolo", "analyze"),

@@ -1,6 +1,7 @@
 """torch's private names are in `internals/`, and what its iterators keep is looked at in `feed/carrier.py` alone."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def is_private(name: str) -> bool:
 def mentions(text: str) -> Iterator[str]:
     """The private names of torch that a module imports, reaches by attributes, or has as text."""
     aliases: dict[str, str] = {}
-    for node in ast.walk(ast.parse(text)):
+    nodes = list(ast.walk(ast.parse(text)))
+    for node in nodes:
         match node:
             case ast.Import():
                 for alias in node.names:
@@ -34,16 +36,23 @@ def mentions(text: str) -> Iterator[str]:
                 for alias in node.names:
                     aliases[alias.asname or alias.name] = f"{module}.{alias.name}"
                     yield f"{module}.{alias.name}"
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         match node:
-            case ast.Attribute():
+            case ast.Attribute() if root_of(node) in aliases:
                 root, _, rest = ast.unparse(node).partition(".")
-                if root in aliases:
-                    yield f"{aliases[root]}.{rest}"
+                yield f"{aliases[root]}.{rest}"
             case ast.Constant(value=str(value)) if value.startswith("torch.") and value.replace(".", "_").isidentifier():
                 yield value
 
 
+def root_of(node: ast.expr) -> str:
+    """The name that attributes are of; empty if they are of something else."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@functools.cache
 def kept_by_torch() -> set[str]:
     """What torch's loaders and iterators keep and do under private names."""
     kinds = (names.Loader, names.BaseIterator, names.InlineIterator, names.WorkersIterator)

@@ -228,7 +228,6 @@ def test_worker_info_is_made_by_keywords_and_kept_where_it_can_be_replaced(monke
     info = names.WorkerInfo(id=1, num_workers=2, seed=3, dataset="mine")  # type: ignore[arg-type]
     worker_info.set_of_process(info)
     assert get_worker_info() is info is worker_info.of_process()
-    assert worker_info.with_dataset(info, "other").dataset == "other"
     worker_info.answer_by(lambda of_process: (of_process, "and ours"))
     assert get_worker_info() == (info, "and ours")
     worker_info.answer_as_torch()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stoker.errors import CommandError
-from stoker.run.replay import Kept
+from stoker.run.replay import KeptBatch
 
 META = torch.device("meta")
 """A device that every machine has: what is there is not on the host."""
@@ -51,10 +51,10 @@ BATCHES = {
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_one_is_fresh_and_wholly_on_the_device(kind: str) -> None:
-    kept = Kept(BATCHES[kind])
+    kept = KeptBatch(BATCHES[kind])
     first, second = kept.fresh(), kept.fresh()
     assert type(first) is type(BATCHES[kind])
-    found = Kept(first)
+    found = KeptBatch(first)
     assert [tensor.tolist() for tensor in found._tensors] == [tensor.tolist() for tensor in kept._tensors]
     spoiled = [tensor.zero_() for tensor in _tensors_in(first)]
     assert len(spoiled) == len(kept._tensors)
@@ -79,7 +79,7 @@ def _tensors_in(batch: Any) -> list[torch.Tensor]:
 
 
 def test_labels_that_are_popped_are_there_again() -> None:
-    kept = Kept(UserDict(zip("xy", tensors(), strict=True)))
+    kept = KeptBatch(UserDict(zip("xy", tensors(), strict=True)))
     kept.fresh().pop("y")
     assert set(kept.fresh()) == {"x", "y"}
 
@@ -89,7 +89,7 @@ def test_a_class_that_cannot_be_pickled_is_copied_but_not_moved() -> None:
         def __init__(self) -> None:
             self.x = torch.ones(3)
 
-    kept = Kept(Local())
+    kept = KeptBatch(Local())
     first = kept.fresh()
     first.x.zero_()
     assert kept.fresh().x.tolist() == [1, 1, 1]
@@ -98,18 +98,18 @@ def test_a_class_that_cannot_be_pickled_is_copied_but_not_moved() -> None:
 
 
 def test_tensors_that_require_gradients_still_do() -> None:
-    kept = Kept([torch.ones(2, requires_grad=True), torch.ones(2)])
+    kept = KeptBatch([torch.ones(2, requires_grad=True), torch.ones(2)])
     assert [tensor.requires_grad for tensor in kept.fresh()] == [True, False]
     assert all(tensor.is_leaf for tensor in kept.fresh())
 
 
 def test_a_batch_that_cannot_be_copied_is_refused() -> None:
     with pytest.raises(CommandError, match="cannot be copied"):
-        Kept([torch.ones(2), threading.Lock()])
+        KeptBatch([torch.ones(2), threading.Lock()])
 
 
 def test_the_batch_that_was_kept_may_be_changed() -> None:
     batch = list(tensors())
-    kept = Kept(batch)
+    kept = KeptBatch(batch)
     batch[0].zero_()
     assert kept.fresh()[0][0, 1] == 1

@@ -172,14 +172,14 @@ def test_ctrl_c_reaches_the_script(tmp_path: Path) -> None:
 
 
 IMPORTS = {
-    "by name": "from torch.utils.data import DataLoader\nloader = DataLoader(range(8), 2)",
-    "from its module": "from torch.utils.data.dataloader import DataLoader\nloader = DataLoader(range(8), 2)",
-    "through torch": "import torch\nloader = torch.utils.data.DataLoader(range(8), 2)",
-    "under another name": "import torch.utils.data as data\nloader = data.DataLoader(range(8), 2)",
-    "by a subclass": (
-        "import torch.utils.data\nclass Mine(torch.utils.data.DataLoader):\n    def __init__(self, *a, **k):\n"
+    "by name": (
+        "from torch.utils.data import DataLoader\nassert hasattr(DataLoader(range(8), 2), 'stats')\n"
+        "import torch.utils.data as data\nassert hasattr(data.DataLoader(range(8), 2), 'stats')\n"
+        "class Mine(data.DataLoader):\n    def __init__(self, *a, **k):\n"
         "        super().__init__(*a, **k)\nloader = Mine(range(8), batch_size=2)"
     ),
+    "from its module": "from torch.utils.data.dataloader import DataLoader\nloader = DataLoader(range(8), 2)",
+    "through torch": "import torch\nloader = torch.utils.data.DataLoader(range(8), 2)",
     "after a look whether there is one": (
         "import importlib.util\nassert importlib.util.find_spec('torch').loader.get_filename('torch')\n"
         "from torch.utils.data import DataLoader\nloader = DataLoader(range(8), 2)"

@@ -67,7 +67,7 @@ class Cooperation:
             raise ConfigError(f"a cache over several hosts is kept by one of {', '.join(POLICIES)}, not {policy!r}")
         if policy == "reuse-distance" and shares is None:
             raise ConfigError("the cache policy 'reuse-distance' needs an order known in advance: one drawn from a seed")
-        self._me, self._sizes, self._holder, self._shares = me, sizes, holder, shares
+        self._sizes, self._holder, self._shares = sizes, holder, shares
         self._horizon = 1 if shares is None or policy == "keep-first" else far_enough(shares.hosts)
         self._foresight = Foresight(lambda epoch: shares.of_host(me, epoch), self._horizon) if shares else None
         self._users = Users(shares, self._horizon) if shares and policy == "reuse-distance" else None
@@ -153,13 +153,6 @@ class Cooperation:
         """Another host is listed for these, too, and goes on being so: here they are copies."""
         for key in ids:
             self.policy.unlist(key)
-
-    def adopt(self, ids: Iterable[int]) -> list[int]:
-        """The host that was listed for these has gone. Those that are here are listed now; returns them."""
-        found = [key for key in ids if key in self.ledger and not self.policy.is_listed(key)]
-        for key in found:
-            self.policy.relist(key)
-        return found
 
     def lost(self, ids: Iterable[int]) -> None:
         """These are not in the store, after all."""

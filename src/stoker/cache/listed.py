@@ -92,9 +92,3 @@ class ListedLast:
         if self.is_listed(key):
             self.leave(key)
             self._copies.enter(key)
-
-    def relist(self, key: int) -> None:
-        """No other host is listed for this copy any more."""
-        if key in self._copies:
-            self.leave(key)
-            self._due.add(key)

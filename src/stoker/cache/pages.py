@@ -49,7 +49,7 @@ class DamagedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class StoreContent:
     """What is in the file of a store."""
 
     sizes: NDArray[np.int64]
@@ -84,7 +84,7 @@ class _Head:
     last_page: int
 
 
-def look_through(path: Path, aside: bytes) -> Inside:
+def look_through(path: Path, aside: bytes) -> StoreContent:
     """Look at every page of a store's trees; what is inside, with the value of one key set aside. Raises DamagedError.
 
     No process may write meanwhile.
@@ -150,7 +150,7 @@ class _Looking:
         self._taken: list[tuple[_Numbers, _Numbers]] = []
         """Pages that are used or free: the first of some, and how many they are."""
 
-    def inside(self, aside: bytes) -> Inside:
+    def inside(self, aside: bytes) -> StoreContent:
         sizes = [np.zeros(0, np.int64)]
         set_aside = None
         for leaf in self._leaves(self._head.main, None):
@@ -164,7 +164,7 @@ class _Looking:
             for place in range(len(leaf.keys)):
                 self._take_free(self._value(leaf, place))
         self._check_taken()
-        return Inside(np.concatenate(sizes), set_aside)
+        return StoreContent(np.concatenate(sizes), set_aside)
 
     def _leaves(self, tree: _Tree, order: Callable[[bytes], Any] | None) -> Iterator[_Leaf]:
         """The leaves of a tree, one after another. The counts that stand at its head are compared at the end."""

@@ -74,7 +74,7 @@ def _is_fitting(folder: Path, budget_bytes: int) -> bool:
 
 
 def _mostly_dead(folder: Path, locations: Locations) -> list[int]:
-    """The segments of which nobody asks for more than half."""
+    """The segments that are dead for more than half: nobody asks for that any more."""
     found = []
     for number in segments(folder):
         dead = locations.dead_bytes(number)

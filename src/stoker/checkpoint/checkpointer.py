@@ -25,6 +25,7 @@ from stoker.checkpoint.signals import Signals
 from stoker.checkpoint.snapshot import Gathered, changed_by_optimizers_only, gather, generators, set_generators
 from stoker.checkpoint.stats import CheckpointStats
 from stoker.checkpoint.timetable import Timetable
+from stoker.checkpoint.tree import UnsavableError
 from stoker.checkpoint.writer import Writer
 from stoker.errors import CheckpointError, ConfigError
 from stoker.host import process
@@ -83,7 +84,6 @@ class Checkpointer:
         self._saving = Saving(self._writer, self._copier, overlap=overlap)
         self._updates = UpdateHooks(self._before_update)
         self._owner = os.getpid()
-
         self._step = 0
         self._is_open = False
         self._is_possible = True
@@ -245,7 +245,7 @@ class Checkpointer:
                 self._profile(gathered, mapping)
         except (CheckpointError, OSError, MemoryError) as error:
             self._saving.failed(str(error))
-            if isinstance(error, CheckpointError) and "cannot be saved" in str(error):
+            if isinstance(error, UnsavableError):
                 raise
             return
         prune = None if self._ranks.node is None else self._timetable.committed

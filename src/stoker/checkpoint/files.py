@@ -26,7 +26,7 @@ from stoker.checkpoint.disk import Disk
 from stoker.errors import CheckpointError
 from stoker.host.headroom import headroom_bytes
 
-VERSION = 1
+MANIFEST_VERSION = 1
 ALIGNMENT = 64
 _PARTIAL = ".partial"
 _NAME = re.compile(r"(\d{10,})-[0-9a-f]{8}\.json")
@@ -79,7 +79,7 @@ def to_text(manifest: Manifest) -> bytes:
     """A manifest as it is written."""
     body = json.dumps(
         {
-            "version": VERSION,
+            "version": MANIFEST_VERSION,
             "step": manifest.step,
             "kept": manifest.kept,
             "pieces": [[piece.offset, piece.length, piece.checksum] for piece in manifest.pieces],
@@ -98,9 +98,10 @@ def of_text(text: bytes) -> Manifest:
     try:
         read = json.loads(body)
         version, step, kept, pieces = (read[name] for name in ("version", "step", "kept", "pieces"))
-        if _is_count(version) and version > VERSION:
+        if _is_count(version) and version > MANIFEST_VERSION:
             raise CheckpointError(
-                f"it was written by a newer stoker (version {version} of the format; this one knows {VERSION}): upgrade"
+                f"it was written by a newer stoker (version {version} of the format; this one knows {MANIFEST_VERSION}): "
+                "upgrade"
             )
         if not _is_count(version) or not _is_count(step) or type(kept) is not bool:
             raise Damaged("its manifest makes no sense")

@@ -34,7 +34,7 @@ class CheckpointRanks(Protocol):
         """Leave the group. All must have received all messages."""
 
 
-class Alone:
+class OneProcess:
     """The only process."""
 
     rank: int = 0
@@ -55,7 +55,7 @@ class Alone:
         """Nothing to do for a single process."""
 
 
-class Several:
+class OneOfSeveral:
     """One of the processes that `torch.distributed` knows."""
 
     is_alone: bool = False
@@ -107,4 +107,4 @@ class Several:
 def ranks_here() -> CheckpointRanks:
     """The processes of this run."""
     _, world = rank_and_world()
-    return Several() if world > 1 else Alone()
+    return OneOfSeveral() if world > 1 else OneProcess()

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from stoker.checkpoint.files import NONSENSE
-from stoker.checkpoint.tree import decode, encode
+from stoker.checkpoint.tree import UnsavableError, decode, encode
 from stoker.errors import CheckpointError
 from stoker.internals.tensors import is_made_of_tensors, version_of
 
@@ -80,7 +80,7 @@ class Gathered:
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         if is_made_of_tensors(tensor):
-            raise CheckpointError(
+            raise UnsavableError(
                 f"a {type(tensor).__name__} cannot be saved here: sharded states go to "
                 "stoker.checkpoint.sharded.ShardedCheckpoints"
             )

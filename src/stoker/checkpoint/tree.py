@@ -22,6 +22,10 @@ _MAPPING_OF = {tag: kind for kind, tag in _MAPPINGS.items()}
 _SEQUENCE_OF = {tag: kind for kind, tag in _SEQUENCES.items()}
 
 
+class UnsavableError(CheckpointError):
+    """A state has something in it that no checkpoint can hold, so the next one would fail, too."""
+
+
 def encode(value: Any, leaf: Callable[[Any], Any], where: str) -> Any:
     """Describe a state. `leaf` returns None for what it does not know either."""
     kind = type(value)
@@ -45,7 +49,7 @@ def encode(value: Any, leaf: Callable[[Any], Any], where: str) -> Any:
         return encode(tuple(value), leaf, where)
     if isinstance(value, dict):
         return encode(dict(value), leaf, where)
-    raise CheckpointError(
+    raise UnsavableError(
         f"{where} is a {kind.__module__}.{kind.__qualname__}, which cannot be saved: a checkpoint holds tensors, arrays, "
         "numbers, text and containers of these, because nothing in it is ever executed. Leave it out of state_dict(), or "
         "store what is needed to make it again."

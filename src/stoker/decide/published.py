@@ -1,10 +1,11 @@
 """The cluster that Lobster was measured on, and the loaders it was compared with, as inputs of `simulate`. Pure.
 
-What the paper prints: 8 hosts of 8 GPUs, batches of 32, 40 GB of cache in each host, ImageNet-1K of 135 GB and -22K of
-1.3 TB, three reading threads for each GPU under DALI, preparing that is fastest with 6 threads and slightly slower with
-more, 200 Gb/s between hosts, and 250 GB/s of storage for 24 hosts. What it does not print is chosen here, in one place
-each, and the answers are ratios: docs/design/threads.md says how much depends on it. Samples are fewer in proportion,
-and the cache with them.
+The paper prints these: 8 hosts of 8 GPUs, batches of 32, and 40 GB of cache in each host. ImageNet-1K has 135 GB, -22K has
+1.3 TB. DALI has three reading threads for each GPU. Preparing is fastest with 6 threads, and slightly slower with more.
+There are 200 Gb/s between hosts, and 250 GB/s of storage for 24 hosts.
+
+What the paper does not print is chosen here, in one place each, and the answers are ratios: docs/design/threads.md says how
+much depends on it. Samples are fewer in proportion, and the cache with them.
 """
 
 from dataclasses import dataclass

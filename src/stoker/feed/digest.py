@@ -1,11 +1,12 @@
 """A digest of all that a dataset is made of: if two processes get the same, either can prepare samples for the other.
 
-Everything is looked at, arrays to the last byte. So the digest takes as long as pickling the dataset. Functions count by
-their code and by what they refer to; classes of the user's own by their functions and attributes. So a variable of the
-script that is another one in each rank shows, where a dataset uses it, and so does an environment variable that its code
-names. Of installed packages only names count: all ranks have the same. Generators that a dataset keeps for itself, or that
-its script keeps for it, have a state of their own in every process, so with them no process can stand in for another. Nor
-can one for code that asks for its rank.
+Everything is looked at, arrays to the last byte, so the digest takes as long as pickling the dataset. Functions count by
+their code and by what they refer to, classes of the user's own by their functions and attributes. So the digest shows a
+variable of the script that differs between ranks, if the dataset uses it, and an environment variable that its code names.
+Of installed packages only names count: all ranks have the same.
+
+A generator that a dataset keeps, or that its script keeps for it, has another state in every process. Then no process can
+prepare samples for another. The same holds for code that asks for its rank.
 """
 
 import dis
@@ -228,7 +229,9 @@ def checksum_of(content: Any) -> bytes:
         checksum.load()
     except ImportError:
         return hashlib.blake2b(content, digest_size=16).digest()
-    return b"".join(checksum.checksum(content, name).to_bytes(checksum.SIZE, "little") for name in (b"ranks", b"alike"))
+    return b"".join(
+        checksum.checksum(content, name).to_bytes(checksum.CHECKSUM_BYTES, "little") for name in (b"ranks", b"alike")
+    )
 
 
 def _is_full(cell: Any) -> bool:

@@ -18,10 +18,10 @@ from stoker.errors import ConfigError
 from stoker.feed import sharing
 from stoker.feed.carrier import MapInlineIter, MapWorkersIter
 from stoker.feed.finishing import finishing_of
-from stoker.feed.pooled import InTurnIter, PoolIter
+from stoker.feed.pooled import InTurnIter, PoolIter, SeededPoolIter
 from stoker.feed.progress import is_batched
 from stoker.feed.route import EpochWorks, recognise
-from stoker.feed.seeded import SeededInlineIter, SeededPoolIter
+from stoker.feed.seeded import SeededInlineIter
 from stoker.feed.stateful import (
     StatefulInlineIter,
     StatefulWorkersIter,

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from stoker.feed.pooled import InTurnIter, PoolIter
-from stoker.feed.seeded import SeededPoolIter
+from stoker.feed.pooled import InTurnIter, PoolIter, SeededPoolIter
 from stoker.meter import now
 from stoker.pool.shared import SharedPool
 from stoker.pool.work import Made

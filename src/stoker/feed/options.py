@@ -125,7 +125,7 @@ class Options:
             found["cache_dir"] = plan.cache_dir if self.cache_dir is None else self.cache_dir
             is_alone = found.get("group", self.group) is None
             seed = found.get("seed", self.seed)
-            is_ours = hasattr(dataset, "cache_name")
+            is_ours = _is_ours(dataset)
             disk = found.get("cache_disk", self.cache_disk)
             if plan.cache_policy is not None and seed is not None and is_ours and is_alone and not disk:
                 found["cache_policy"] = plan.cache_policy
@@ -198,7 +198,7 @@ class Options:
             raise ConfigError("peers= needs cache=: hosts give each other what their caches hold")
         if self.cache_policy == "lru":
             raise ConfigError("peers= goes with cache_policy='keep-first' or 'reuse-distance', not with 'lru'")
-        if self.cache_policy != "keep-first" and hasattr(dataset, "cache_name"):
+        if self.cache_policy != "keep-first" and _is_ours(dataset):
             raise ConfigError(
                 "peers= with cache_policy='reuse-distance' needs a dataset that opens files by itself and keeps their "
                 "paths in a list; a stoker.Dataset goes with 'keep-first'"
@@ -236,6 +236,12 @@ class Options:
         if self.group_bytes is None:
             return self
         return replace(self, group_bytes=parse_bytes(self.group_bytes, "group_bytes"))
+
+
+def _is_ours(dataset: Any) -> bool:
+    from stoker.tensor.dataset import Dataset  # not at the top: see `_check_order_is_known`
+
+    return isinstance(dataset, Dataset)
 
 
 def is_enabled() -> bool:

@@ -27,13 +27,13 @@ from stoker.group.room import StagingRoom
 from stoker.group.rules import Group
 from stoker.group.staging import LENGTH, GroupAddress, GroupStaging
 from stoker.group.state import LAYOUT
-from stoker.group.table import SIZE, Table
+from stoker.group.table import TABLE_BYTES, Table
 from stoker.host import folders, forks, process
 from stoker.host.locks import close_lock, inside, locked, open_lock, take
 from stoker.memory import nameless_file
 from stoker.units import format_bytes
 
-VERSION = f"2.{LAYOUT:08x}"
+GROUP_VERSION = f"2.{LAYOUT:08x}"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 Differences = Callable[[dict[str, Any]], list[str]]
@@ -93,7 +93,7 @@ def no_room(name: str) -> ResourceError:
     place = folders.home().parent
     free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
     return ResourceError(
-        f"no room for the group {name!r} in {place}: it needs {format_bytes(SIZE)} and a little more, and "
+        f"no room for the group {name!r} in {place}: it needs {format_bytes(TABLE_BYTES)} and a little more, and "
         f"{format_bytes(free)} are free. `ls {place}` and `stoker cache ls` tell what is there. In containers --shm-size "
         "makes it larger"
     )
@@ -103,7 +103,7 @@ def _enter(
     name: str, about: dict[str, Any], differences: Differences, budget_bytes: int, cores: float, label: str
 ) -> tuple[GroupAddress, dict[str, Any], int]:
     sweep()
-    about = {"version": VERSION, "namespace": process.namespace(), **about}
+    about = {"version": GROUP_VERSION, "namespace": process.namespace(), **about}
     with _door(folders.make_home() / "groups" / name) as folder:
         found: list[tuple[Path, dict[str, Any]]] = []
         for stream in sorted(folder.iterdir()):
@@ -194,7 +194,8 @@ def _remove_if_dead(stream: Path) -> dict[str, Any] | None:
     """Remove a group whose members are all dead. Else return what its members have in common."""
     with contextlib.suppress(FileNotFoundError, ValueError):  # its opener died while opening
         about: dict[str, Any] = json.loads((stream / "about").read_text())
-        if (about["version"], about["namespace"]) != (VERSION, process.namespace()):  # its pids or table mean nothing here
+        is_ours = (about["version"], about["namespace"]) == (GROUP_VERSION, process.namespace())
+        if not is_ours:  # its pids or its table mean nothing here
             if _is_locked(stream / "about"):
                 return about
         else:

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Iterable
 
-from stoker.group.door import NAME, VERSION, home
+from stoker.group.door import GROUP_VERSION, NAME, home
 from stoker.group.life import AWAITED, FRESH, LEAVING
 from stoker.group.records import Member, Point
 from stoker.group.state import GroupState
@@ -26,7 +26,7 @@ def groups_of(loaders: Iterable[Seen]) -> dict[groups.Key, groups.GroupView]:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # it has just gone
                 folder = home() / facts.group
                 folders.check(folder.parent.parent, folder.parent, folder)
-                if json.loads((folder / facts.stream / "about").read_text())["version"] != VERSION:
+                if json.loads((folder / facts.stream / "about").read_text())["version"] != GROUP_VERSION:
                     continue  # its table is of another version
                 table = os.open(folder / facts.stream / "table", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
                 try:

@@ -27,7 +27,7 @@ from stoker.memory import Mapping
 _MAGIC = b"stoker group 3\n"
 _HOLDS_AT, _COUNTERS_AT, _HALVES_AT = 64, 128, 4096
 _HALF_BYTES = 256 << 10
-SIZE = _HALVES_AT + 2 * _HALF_BYTES
+TABLE_BYTES = _HALVES_AT + 2 * _HALF_BYTES
 _FUTEX = {"x86_64": 202, "ppc64le": 221, "s390x": 238}.get(platform.machine(), 98)
 _WAIT, _WAKE = 0, 1
 _EVERYBODY = (1 << 31) - 1
@@ -49,12 +49,12 @@ class Table:
         self._owner = os.getpid()
         self._thread_lock = threading.Lock()  # two threads on one descriptor would both get the kernel's lock
         try:
-            if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != SIZE:
+            if os.pread(self._descriptor, len(_MAGIC), 0) != _MAGIC or os.fstat(self._descriptor).st_size != TABLE_BYTES:
                 raise ConfigError(f"{path} was written by another version of stoker")
             # A mapping keeps its open file, and a lock on that, in forked children too. So this one is never locked.
             mapped = os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
             try:
-                self._memory = Mapping(mapped, 0, SIZE).buffer
+                self._memory = Mapping(mapped, 0, TABLE_BYTES).buffer
             finally:
                 os.close(mapped)
         except BaseException:
@@ -69,7 +69,7 @@ class Table:
         """Make a table in a folder that no other process knows yet."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, SIZE)  # a full tmpfs is an error here, and a fatal signal later
+            os.posix_fallocate(descriptor, 0, TABLE_BYTES)  # a full tmpfs is an error here, and a fatal signal later
             content = marshal.dumps(values)
             os.pwrite(descriptor, len(content).to_bytes(8, "little") + content, _HALVES_AT)
             os.pwrite(descriptor, _MAGIC, 0)

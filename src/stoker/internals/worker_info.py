@@ -40,11 +40,6 @@ def answer_as_torch() -> None:
     get_worker_info.__code__ = _torchs_code
 
 
-def with_dataset(info: Any, dataset: Any) -> Any:
-    """A copy of a worker's info with another dataset."""
-    return type(info)(id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=dataset)
-
-
 def _ask() -> Any:
     # Runs as the code of torch's function, among the names of its module.
     return _stoker_worker_info(_worker_info)  # type: ignore[name-defined] # noqa: F821

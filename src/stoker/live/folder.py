@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from stoker.host import folders, process
-from stoker.live.record import SIZE, Facts, Read, Record, Seen, facts_bytes, read_facts, read_record
+from stoker.live.record import RECORD_BYTES, Facts, Read, Record, Seen, facts_bytes, read_facts, read_record
 
 _SWEEP_EVERY_S = 60.0
 _swept_at = -_SWEEP_EVERY_S
@@ -54,7 +54,7 @@ def publish(facts: Facts) -> Record | None:
 
 
 def _fill(facts: Facts, descriptor: int) -> None:
-    os.posix_fallocate(descriptor, 0, SIZE)  # a full tmpfs is an error here, and a fatal signal later
+    os.posix_fallocate(descriptor, 0, RECORD_BYTES)  # a full tmpfs is an error here, and a fatal signal later
     os.pwrite(descriptor, facts_bytes(facts), 0)
 
 

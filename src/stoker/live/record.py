@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from stoker.host import forks
 from stoker.host.locks import close_lock
 
-SIZE = 2048
+RECORD_BYTES = 2048
 _MAGIC = b"stoker 5"
 _FACTS = struct.Struct("<8sqqQqqdq16s256s128s64s32s32s")
 _WORDS_AT = 768
@@ -157,7 +157,7 @@ class Record:
     def __init__(self, path: Path, descriptor: int) -> None:
         """Take over a file, locked and filled; its lock is held until the record is closed."""
         try:
-            mapping = mmap.mmap(descriptor, SIZE)  # which holds a duplicate of the descriptor, and so the lock
+            mapping = mmap.mmap(descriptor, RECORD_BYTES)  # which holds a duplicate of the descriptor, and so the lock
         finally:
             close_lock(descriptor)
         self.owner = os.getpid()
@@ -226,7 +226,7 @@ class Record:
     def forget(self) -> None:
         """Discard all writes from now on, and release the lock."""
         self._unlink.detach()
-        self._write_to(bytearray(SIZE))
+        self._write_to(bytearray(RECORD_BYTES))
 
 
 _records: weakref.WeakSet[Record] = weakref.WeakSet()

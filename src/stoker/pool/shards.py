@@ -88,7 +88,7 @@ def _row(place: Values) -> tuple[int, int]:
 
 
 def _divided(parts: list[Part], workers: int, shards: int) -> list[Part]:
-    """The same, as parts of which each worker gets as many. Of more parts than shards each is one shard."""
+    """The same, in parts that are dealt evenly to the workers. If there are more parts than shards, each is one shard."""
     of = math.lcm(workers, *(max(part["workers"], 1) for part in parts))
     found = []
     for part in parts:
@@ -112,7 +112,7 @@ def _advanced(part: Part, k: int, parts: int) -> Values:
         place["shard_example_idx"] = 0
     state: Values = new["state"]
     outermost = state["examples_iterable"]
-    if (before := outermost.get("previous_state")) is not None:  # where the table begins of which rows were given
+    if (before := outermost.get("previous_state")) is not None:  # where the table begins whose rows were given
         begins = before["shard_example_idx"] if before["shard_idx"] == shard else 0
         outermost["previous_state"] = {**place, "shard_example_idx": begins} if is_half_read else None
         outermost["num_chunks_since_previous_state"] *= is_half_read

@@ -28,7 +28,7 @@ from stoker.run.choice import Choice
 from stoker.run.measured import Measured
 from stoker.run.measuring import Measurement
 from stoker.run.progress import USUAL_PHASES, tell
-from stoker.run.replay import Kept
+from stoker.run.replay import KeptBatch
 from stoker.run.subject import close_iterator, shuffles
 
 _WITHOUT_LOADER = 50
@@ -203,7 +203,7 @@ class Analysis:
         self._judged.add(id(last.loader))  # all loaders are kept
         if self._is_training(last.loader) or self._number(last.loader) in self._together:
             return
-        is_alike = Kept(last.last).kinds == measurement.kept[0].kinds
+        is_alike = KeptBatch(last.last).kinds == measurement.kept[0].kinds
         if is_alike and last.loader.batch_size == measurement.subject.loader.batch_size:
             self._training.append(last.loader)
 

@@ -29,7 +29,7 @@ from stoker.run.agenda import Agenda
 from stoker.run.loop_clock import LoopClock, Phase
 from stoker.run.paused import Paused, worker_counts
 from stoker.run.preparing import Preparing, next_of
-from stoker.run.replay import Kept
+from stoker.run.replay import KeptBatch
 from stoker.run.subject import Subject, close_iterator
 
 WARM_UP = 5
@@ -46,7 +46,7 @@ class Measurement:
     def __init__(self, loader: Any, agenda: Agenda) -> None:
         self.subject = subject = Subject(loader)
         self.found = found = agenda.found
-        self.kept: list[Kept] = []
+        self.kept: list[KeptBatch] = []
         """Batches of the training loader, as they were."""
         self._agenda, self._ranks = agenda, agenda.ranks
         self._device: torch.device | None = None
@@ -182,7 +182,7 @@ class Measurement:
     def _remembering(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             if len(self.kept) < _REPLAYED:
-                self.kept.append(Kept(batch))
+                self.kept.append(KeptBatch(batch))
             yield batch
 
     def _replays(self) -> Iterator[Step]:
@@ -201,7 +201,7 @@ class Measurement:
             yield self._replay("the loop and the way to the device", self.kept, self.found.host)
             self._finish("host")
 
-    def _replay(self, name: str, batches: list[Kept], series: Series) -> Step:
+    def _replay(self, name: str, batches: list[KeptBatch], series: Series) -> Step:
         """Give copies of kept batches. They are made while the loop's clock stands still, unless a device makes them."""
         source = (batch.fresh() for batch in itertools.cycle(batches))
         return Phase(name, ahead=0, without_waiting=self._device is None), series, source

@@ -18,7 +18,7 @@ from stoker.errors import CommandError
 Tensors = list[torch.Tensor]
 
 
-class Kept:
+class KeptBatch:
     """One batch."""
 
     def __init__(self, batch: Any) -> None:
@@ -40,7 +40,7 @@ class Kept:
             return copy.deepcopy(self._whole)
         return _filled(self._frame, [_copied(tensor) for tensor in self._tensors])
 
-    def on(self, device: torch.device | None) -> "Kept | None":
+    def on(self, device: torch.device | None) -> "KeptBatch | None":
         """The same batch on a device; None if not all of it can be brought there."""
         if device is None:
             return self

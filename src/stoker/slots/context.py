@@ -9,7 +9,7 @@ from multiprocessing.reduction import DupFd
 from typing import Any, Protocol
 
 from stoker.memory import Flag
-from stoker.slots.lines import Ends, OrderLine, ReportLines, WorkerOrders, WorkerReports
+from stoker.slots.lines import LineEnds, OrderLine, ReportLines, WorkerOrders, WorkerReports
 
 
 class Begin(Protocol):
@@ -162,7 +162,7 @@ class _Start:
         worker: int,
         rules: tuple[Any, Callable[[Exception, Any], Any], bool, Callable[[Any], Any], Callable[[Any], Any] | None],
         own: tuple[Any, Any],
-        others: list[Ends],
+        others: list[LineEnds],
     ) -> None:
         self.begin = begin
         self.worker = worker

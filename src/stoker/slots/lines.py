@@ -34,7 +34,7 @@ _STUCK_LOOK_MS = 200
 _ENDING_S = 5.0
 
 
-class Ends:
+class LineEnds:
     """The two ends of a line, as far as this process holds them.
 
     A line is a pair of sockets. Writing to a pipe without a reader would raise SIGPIPE, which ends programs that enable it.
@@ -75,7 +75,7 @@ class OrderLine:
     """The training process's end of the line that carries orders to one worker."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.ends = Ends()
+        self.ends = LineEnds()
         self.backlog: deque[bytes] = deque()
         self._wake = wake
         self._lock = threading.Lock()  # the pinning thread may flush while the main thread puts
@@ -216,9 +216,9 @@ class ReportLines:
     def __init__(self, workers: int, arrive: Callable[..., Any]) -> None:
         self.orders: list[OrderLine] = []
         self.processes: list[Any] = []
-        self.lines: list[Ends] = []
+        self.lines: list[LineEnds] = []
         for _ in range(workers):
-            self.lines.append(Ends())
+            self.lines.append(LineEnds())
         self._arrive = arrive
         self._frames = {line.reader: Frames() for line in self.lines}
         self._messages: deque[Any] = deque()

@@ -2,7 +2,8 @@
 
     0      what the rank says of itself, in JSON
     4096   a row for each work under way: its number, who makes it, how long its description is; whether others may help,
-           and words: what the rank tells (`Told`), what a relay of this host tells it (`Heard`), pids of its workers
+           and words: what the rank tells a relay of this host (`RelayCounters`), what that tells it (`Heard`), and
+           the pids of the rank's workers
     then   the descriptions, each in a place of its own
 
 A row is a line of the processor's cache.

@@ -72,14 +72,6 @@ def answered(info: Any) -> Iterator[None]:
             yield
 
 
-def show_dataset(dataset: Any) -> None:
-    """In a worker, process or thread: show user code another dataset than the one that torch's fetcher has."""
-    if getattr(_own, "info", None) is not None:
-        _own.info = worker_info.with_dataset(_own.info, dataset)
-    elif (info := worker_info.of_process()) is not None:
-        worker_info.set_of_process(worker_info.with_dataset(info, dataset))
-
-
 def _in_child() -> None:
     """A forked process has none of the worker threads, even if one of them forked it."""
     global _lock, _shown

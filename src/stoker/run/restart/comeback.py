@@ -13,7 +13,7 @@ from types import FrameType
 from stoker.run.restart.followed import Followed
 from stoker.run.restart.guard import Guard
 from stoker.run.restart.loops import Surveyor, innermost, is_one_loop
-from stoker.run.restart.record import Newest, Position
+from stoker.run.restart.record import NewestCheckpoint, Position
 from stoker.run.restart.returning import Returning
 from stoker.run.restart.words import AGAIN, LINES, refuse
 
@@ -29,7 +29,7 @@ class EpochFate(enum.Enum):
 class Comeback:
     """Decides for every epoch that begins before the script is where it was."""
 
-    def __init__(self, directory: Path, found: Newest, surveyor: Surveyor, *, is_told: bool) -> None:
+    def __init__(self, directory: Path, found: NewestCheckpoint, surveyor: Surveyor, *, is_told: bool) -> None:
         self.position = found.position
         self._surveyor = surveyor
         self._is_told = is_told

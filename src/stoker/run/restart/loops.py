@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from stoker.run.restart.source import CodePlace, Written, loops_around, place_of
+from stoker.run.restart.source import CodePlace, WrittenLoop, loops_around, place_of
 
 _OURS = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -209,7 +209,7 @@ class Surveyor:
                 yield Counter(module, code, text, value)
 
 
-def _loops_of(frame: FrameType, written: tuple[Written, ...], depth: int) -> Iterator[Loop]:
+def _loops_of(frame: FrameType, written: tuple[WrittenLoop, ...], depth: int) -> Iterator[Loop]:
     code = frame.f_code
     begins_anew = _is_library(frame) or bool(code.co_flags & _GENERATOR)
     for loop in written:
@@ -220,7 +220,7 @@ def _loops_of(frame: FrameType, written: tuple[Written, ...], depth: int) -> Ite
             yield Loop(kind, module_of(frame), code.co_qualname, loop.place, depth, *numbered, is_inner)
 
 
-def _state_of(loop: Written, frame: FrameType) -> tuple[str, int | None]:
+def _state_of(loop: WrittenLoop, frame: FrameType) -> tuple[str, int | None]:
     """The kind of a loop, and its number."""
     if isinstance(loop.node, ast.While):
         return "while", None

@@ -111,7 +111,7 @@ def _light(loader: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class NewestCheckpoint:
     """The newest whole checkpoint of a directory."""
 
     name: str
@@ -119,7 +119,7 @@ class Newest:
     position: Position
 
 
-def newest(directory: Path) -> Newest | None:
+def newest(directory: Path) -> NewestCheckpoint | None:
     """What a run goes on from; None if there is nothing."""
     nodes = sorted(path for path in directory.glob("node-*") if path.is_dir())
     found = [one for path in nodes or [directory] if (one := _newest_in(path)) is not None]
@@ -135,7 +135,7 @@ def is_of_a_framework(directory: Path) -> bool:
         return False
 
 
-def _newest_in(path: Path) -> Newest | None:
+def _newest_in(path: Path) -> NewestCheckpoint | None:
     directory = Directory(path)
     for name in directory.names():
         try:
@@ -146,7 +146,7 @@ def _newest_in(path: Path) -> Newest | None:
             position = _position_in(manifest.document)
         except CheckpointError as error:
             raise CheckpointError(f"{path / name} {error}") from error
-        return None if position is None else Newest(name, manifest.step, position)
+        return None if position is None else NewestCheckpoint(name, manifest.step, position)
     return None
 
 

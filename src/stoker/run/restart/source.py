@@ -21,7 +21,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenLoop:
     """A loop as it stands in the source."""
 
     place: CodePlace
@@ -49,7 +49,7 @@ def place_of(code: CodeType, instruction: int) -> CodePlace:
 
 
 @lru_cache(maxsize=4096)
-def loops_around(code: CodeType, instruction: int) -> tuple[Written, ...] | None:
+def loops_around(code: CodeType, instruction: int) -> tuple[WrittenLoop, ...] | None:
     """The loops around an instruction in its code, the outermost first. None if the source cannot be had."""
     if code.co_name.startswith("<") and code.co_name != "<module>":
         return ()  # a comprehension or a lambda holds no loop
@@ -60,7 +60,7 @@ def loops_around(code: CodeType, instruction: int) -> tuple[Written, ...] | None
     line, column = place_of(code, instruction)
     loops, scope = _descend(tree.body, (line + first, column))
     return tuple(
-        Written((loop.lineno - first, loop.col_offset), loop.lineno, loop, _range_call(loop, scope, first))
+        WrittenLoop((loop.lineno - first, loop.col_offset), loop.lineno, loop, _range_call(loop, scope, first))
         for loop in loops
     )
 
