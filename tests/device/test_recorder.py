@@ -63,11 +63,11 @@ def test_tails_are_noted_and_give_the_same_bits(prepare: Callable[[torch.Tensor]
     expected = prepare(picture())
     with Recording():
         noted = prepare(picture())
-    assert type(noted) is Recorder and noted.made is None
+    assert type(noted) is Recorder and noted.noted is not None
     assert noted.shape == expected.shape and noted.stride() == expected.stride() and noted.dtype == expected.dtype
-    assert torch.equal(tail.finish(noted.content.bytes(), noted.ops or ()), expected)
+    assert torch.equal(tail.finish(noted.notes.content.bytes(), noted.notes.ops or ()), expected)
     assert torch.equal(noted, expected)
-    assert noted.made is not None and noted.made.stride() == expected.stride()
+    assert noted.noted is None and noted.made_real().stride() == expected.stride()
 
 
 def erased(numbers: torch.Tensor) -> torch.Tensor:
