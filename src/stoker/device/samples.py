@@ -46,10 +46,10 @@ class Worker:
 
     def settle(self, samples: list[Any]) -> list[Any]:
         """Samples without recorders."""
+        self._rest, self._packed = None, []  # another batch's, which could not be collated
         if type(samples) is not list or not samples:
             return samples
         parts: list[Any] = []
-        self._packed = []
         for path, first in list(_noted(samples[0], ())):
             leaves = [_at(sample, path) for sample in samples]
             if not all(map(_is_like(first), leaves)):
