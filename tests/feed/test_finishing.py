@@ -384,6 +384,27 @@ def test_a_batch_that_is_decoded_ahead_was_not_seen_yet(seed: int | None) -> Non
 
 
 @pytest.mark.usefixtures("decodes")
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("seed", [None, 7])
+def test_an_epoch_that_is_left_early_leaves_nothing_to_the_next(seed: int | None, persistent: bool) -> None:
+    """What was decoded ahead is dropped, with its slots; the first batch stays what it was."""
+
+    def epochs(prep: str) -> list[Any]:
+        torch.manual_seed(3)
+        random.seed(3)
+        options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "seed": seed, "persistent_workers": persistent}
+        with stoker.DataLoader(Files(), prep=prep, shuffle=True, **options) as loader:
+            first = next(iter(loader))
+            return [first, *loader]
+
+    got, expected = epochs("device"), epochs("host")
+    assert_same([labels for _, labels in got], [labels for _, labels in expected])
+    if seed is None and persistent:  # workers that stay have drawn for one batch more, which was ordered ahead
+        got, expected = got[:1], expected[:1]
+    assert_same(got, expected)
+
+
+@pytest.mark.usefixtures("decodes")
 def test_validation_is_exact_unless_asked_for() -> None:
     expected = [numbers for numbers, _ in stoker.DataLoader(Files(), batch_size=9, num_workers=1, seed=7)]
     with torch.no_grad():
