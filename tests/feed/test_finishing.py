@@ -244,7 +244,7 @@ class OnProcessor:
 
 @pytest.fixture
 def decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "decoder_of", lambda _: OnProcessor())
+    monkeypatch.setattr(decoder, "decoder_of", functools.cache(lambda _: OnProcessor()))
     monkeypatch.setattr(finishing, "_obstacle_to_decoding", lambda _: "")
     module = type(sys)("torchvision.transforms.functional")
     for name in ("to_tensor", "pil_to_tensor"):

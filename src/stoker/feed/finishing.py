@@ -71,7 +71,7 @@ class Finishing:
             _say_once(f"prep={self.where!r}: the GPU has no memory left for a batch, which is prepared on the host")
         elif why != _FAILED_BEFORE:
             _failed[self.device] = f"the GPU failed: {why}"
-            _say_once(f"prep={self.where!r}: this epoch's pictures are decoded on the host, because the GPU failed: {why}")
+            _say_once(f"prep={self.where!r}: pictures are decoded in this process, because the GPU failed: {why}")
         return numbers
 
     def _numbers(self, content: torch.Tensor, ops: Ops) -> torch.Tensor:
