@@ -86,7 +86,7 @@ def test_pictures_are_noted_and_made_the_same(chain: str, content: bytes, stands
     expected = prepare()
     drawn = torch.rand(())
     got = stands_in(prepare)
-    assert type(got) is Recorder and type(got.content) is Undecoded
+    assert type(got) is Recorder and got.notes is not None and type(got.notes.content) is Undecoded
     assert torch.equal(torch.rand(()), drawn)
     assert got.shape == expected.shape and got.stride() == expected.stride()
     exactly = chain != "flip, resize, crop"  # Pillow's weights are not symmetric to the last bit

@@ -9,6 +9,7 @@ import torch
 
 from stoker.device import tail
 from stoker.device.recorder import Recorder, Recording
+from stoker.device.samples import Worker
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -63,11 +64,11 @@ def test_tails_are_noted_and_give_the_same_bits(prepare: Callable[[torch.Tensor]
     expected = prepare(picture())
     with Recording():
         noted = prepare(picture())
-    assert type(noted) is Recorder and noted.made is None
+    assert type(noted) is Recorder and noted.noted is not None
     assert noted.shape == expected.shape and noted.stride() == expected.stride() and noted.dtype == expected.dtype
-    assert torch.equal(tail.finish(noted.content.bytes(), noted.ops or ()), expected)
+    assert torch.equal(tail.finish(noted.notes.content.bytes(), noted.notes.ops or ()), expected)
     assert torch.equal(noted, expected)
-    assert noted.made is not None and noted.made.stride() == expected.stride()
+    assert noted.noted is None and noted.made_real().stride() == expected.stride()
 
 
 def erased(numbers: torch.Tensor) -> torch.Tensor:
@@ -172,3 +173,11 @@ def test_small_and_other_tensors_are_left_alone() -> None:
         assert type(torch.zeros(5000, dtype=torch.int16).float()) is torch.Tensor
         assert type(torch.zeros(5000, dtype=torch.uint8).to(torch.float64)) is torch.Tensor
         assert type(torch.zeros(5000, dtype=torch.uint8).to(torch.float32, copy=True)) is torch.Tensor
+
+
+def test_what_is_left_of_a_batch_that_failed_is_not_another_ones() -> None:
+    worker = Worker()
+    with Recording():
+        worker.settle([(to_tensor(picture()), 1)] * 2)  # and then it could not be collated
+        assert worker.settle((1, 2)) == (1, 2)  # type: ignore[arg-type, comparison-overlap]
+    assert worker.take() is None

@@ -5,6 +5,7 @@ The device is the processor here: what workers leave is done in the training pro
 """
 
 import contextlib
+import functools
 import gc
 import io
 import random
@@ -183,6 +184,34 @@ def test_without_a_device_everything_stays_on_the_host(monkeypatch: pytest.Monke
     assert optimizer.param_groups
 
 
+class NotBegun(torch.optim.Optimizer):
+    """An optimizer of somebody's, which has no parameters yet, or never."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def test_each_rank_has_the_device_of_its_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    optimizers: list[Any] = [NotBegun(), torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))])]
+    gc.collect()
+    assert finishing.device_of_training() is None
+
+    def on(*devices: int) -> list[Any]:
+        return [SimpleNamespace(device=torch.device("cuda", device), is_cuda=True) for device in devices]
+
+    groups = optimizers[1].param_groups
+    groups.append({"params": on(0)})
+    assert finishing.device_of_training() == torch.device("cuda", 0)  # this process has never chosen one
+    groups.append({"params": on(0, 1)})
+    assert finishing.device_of_training() == torch.device("cuda", 1)
+    groups[-1] = {"params": on(0, 2)}
+    assert finishing.device_of_training() is None  # a model in parts: nobody knows who gets the pictures
+
+
 def test_a_plan_asks_for_it_and_the_script_wins() -> None:
     plan = stoker.Plan(prep="tail")
     assert stoker.DataLoader(Pictures(), plan=plan).prep == "tail"
@@ -209,13 +238,13 @@ class OnProcessor:
     """Stands in for the decoder of a GPU."""
 
     def submit(self, files: torch.Tensor, table: torch.Tensor, shape: Any, ops: Any) -> Any:
-        numbers = decoder.decoded_on_host(files, table, shape, ops)
-        return SimpleNamespace(result=lambda: numbers, on_host=0)
+        made = functools.partial(decoder.decoded_on_host, files, table, shape, ops)
+        return SimpleNamespace(result=functools.cache(made), on_host=0)
 
 
 @pytest.fixture
 def decodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder, "decoder_of", lambda _: OnProcessor())
+    monkeypatch.setattr(decoder, "decoder_of", functools.cache(lambda _: OnProcessor()))
     monkeypatch.setattr(finishing, "_obstacle_to_decoding", lambda _: "")
     module = type(sys)("torchvision.transforms.functional")
     for name in ("to_tensor", "pil_to_tensor"):
@@ -285,6 +314,57 @@ def test_a_damaged_picture_raises_in_its_turn_and_the_loop_goes_on(seed: int | N
 
 
 @pytest.mark.usefixtures("decodes")
+@pytest.mark.parametrize("fails_at", ["submit", "result"])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(torch.OutOfMemoryError("CUDA out of memory"), "no memory left"), (RuntimeError("no C compiler"), "no C compiler")],
+    ids=["full", "failing"],
+)
+def test_what_the_device_cannot_do_the_host_does(
+    error: Exception, words: str, fails_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    expected = batches(stoker.DataLoader, Files())
+    works = OnProcessor().submit
+    finishing._say_once.cache_clear()
+    monkeypatch.setattr(finishing, "_failed", {})
+    failing = fail if fails_at == "submit" else lambda *_: SimpleNamespace(result=fail, on_host=0)
+    monkeypatch.setattr(OnProcessor, "submit", lambda _, *packed: failing(*packed))
+    with pytest.warns(UserWarning, match=words) as caught:
+        torch.manual_seed(3)
+        loader: Any = stoker.DataLoader(Files(), batch_size=8, num_workers=2, shuffle=True, prep="device")
+        assert_same(list(loader), expected)
+    assert len([one for one in caught if words in str(one.message)]) == 1
+    assert loader.stats().decoded_on_device == 0
+    assert finishing._failed.get(torch.device("cpu"), "").endswith("no C compiler") is (words == "no C compiler")
+    monkeypatch.setattr(OnProcessor, "submit", lambda _, *packed: works(*packed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        list(loader)
+    assert loader.stats().decoded_on_device == (0 if words == "no C compiler" else 21)
+
+
+@pytest.mark.usefixtures("decodes")
+def test_a_damaged_picture_is_not_the_devices_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its header and its end are right: only who decodes it notices. The loop goes on, and so does the device."""
+    monkeypatch.setattr(finishing, "_failed", {})
+    files = Files()
+    tables = files.files[13].index(b"\xff\xc4") + 5
+    files.files[13] = files.files[13][:tables] + bytes([255] * 16) + files.files[13][tables + 16 :]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader: Any = stoker.DataLoader(files, batch_size=9, num_workers=1, prep="device")
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(OSError, match="broken data stream"):
+            next(iterator)
+        next(iterator)
+    assert not finishing._failed and loader.stats().on_device == 27
+
+
+@pytest.mark.usefixtures("decodes")
 @pytest.mark.parametrize("seed", [None, 7])
 def test_a_batch_that_is_decoded_ahead_was_not_seen_yet(seed: int | None) -> None:
     def loader() -> Any:
@@ -301,6 +381,27 @@ def test_a_batch_that_is_decoded_ahead_was_not_seen_yet(seed: int | None) -> Non
     third = loader()
     third.load_state_dict(state)
     assert [labels.tolist() for _, labels in third] == whole[3:]
+
+
+@pytest.mark.usefixtures("decodes")
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("seed", [None, 7])
+def test_an_epoch_that_is_left_early_leaves_nothing_to_the_next(seed: int | None, persistent: bool) -> None:
+    """What was decoded ahead is dropped, with its slots; the first batch stays what it was."""
+
+    def epochs(prep: str) -> list[Any]:
+        torch.manual_seed(3)
+        random.seed(3)
+        options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "seed": seed, "persistent_workers": persistent}
+        with stoker.DataLoader(Files(), prep=prep, shuffle=True, **options) as loader:
+            first = next(iter(loader))
+            return [first, *loader]
+
+    got, expected = epochs("device"), epochs("host")
+    assert_same([labels for _, labels in got], [labels for _, labels in expected])
+    if seed is None and persistent:  # workers that stay have drawn for one batch more, which was ordered ahead
+        got, expected = got[:1], expected[:1]
+    assert_same(got, expected)
 
 
 @pytest.mark.usefixtures("decodes")

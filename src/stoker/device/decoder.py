@@ -12,7 +12,7 @@ import functools
 import io
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,19 +130,26 @@ class Decoder:
             self._thread = None
 
     def _work(self) -> None:
+        """Do jobs until there are no more. What fails is the jobs' error: none of them is left without an answer."""
+        failure = _failure_of(self._begin)
+        while (job := self._jobs.get()) is not None:
+            with self.standing_still:
+                job.error = failure or _failure_of(self._do_on_stream, job)
+                job.files = job.table = None  # so that the slot is free again
+                job.ended.set()
+                # The loop's stream may not have the memory before, if nobody waits for the job. A device that has failed
+                # writes no more.
+                _failure_of(self._stream.synchronize)
+            del job
+
+    def _begin(self) -> None:
         torch.cuda.set_device(self.device)
         mode = ctypes.c_int(_CAPTURED_BY_OTHERS)
         ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        while (job := self._jobs.get()) is not None:
-            with self.standing_still, torch.cuda.stream(self._stream), torch.inference_mode(False), torch.no_grad():
-                try:
-                    self._do(job)
-                except BaseException as error:
-                    job.error = error.with_traceback(None)
-                job.files = job.table = None  # so that the slot is free again
-                job.ended.set()
-                self._stream.synchronize()  # before the loop's stream may have the memory of a job that nobody waits for
-            del job
+
+    def _do_on_stream(self, job: DecodeJob) -> None:
+        with torch.cuda.stream(self._stream), torch.inference_mode(False), torch.no_grad():
+            self._do(job)
 
     def _do(self, job: DecodeJob) -> None:
         table = job.table.numpy()
@@ -190,6 +197,16 @@ class Decoder:
         content = torch.from_numpy(pixels.reshape(-1))
         self._pixels[place : place + len(content)].copy_(content)
         job.on_host += 1
+
+
+def _failure_of(act: Callable[..., None], *arguments: Any) -> BaseException | None:
+    """What a call raises, without what it was raised from: frames of that would refer to a job and its events."""
+    try:
+        act(*arguments)
+    except BaseException as error:
+        error.__traceback__ = error.__cause__ = error.__context__ = None
+        return error
+    return None
 
 
 def files_in(table: torch.Tensor) -> int:
@@ -246,18 +263,24 @@ def decoder_of(device: torch.device) -> Decoder:
     return found
 
 
+_held: list[threading.Lock] = []
+"""What a fork has taken. Another thread may make a decoder meanwhile."""
+
+
 def _stand_still() -> None:
-    for decoder in _decoders.values():
+    for decoder in list(_decoders.values()):
         decoder.standing_still.acquire()
+        _held.append(decoder.standing_still)
 
 
 def _go_on() -> None:
-    for decoder in _decoders.values():
-        decoder.standing_still.release()
+    while _held:
+        _held.pop().release()
 
 
 def _leave() -> None:
     _inherited.append(dict(_decoders))
+    _held.clear()
     _decoders.clear()
     decoder_of.cache_clear()
 

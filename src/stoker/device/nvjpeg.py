@@ -53,7 +53,9 @@ class Nvjpeg:
         code = self._library.nvjpegCreateEx(_HARDWARE, None, None, _INTERPOLATES, ctypes.byref(self._handle))
         if code:
             raise UnavailableError(f"this GPU has no hardware that decodes JPEG (nvJPEG error {code})")
-        self._check(self._library.nvjpegJpegStateCreate(self._handle, ctypes.byref(self._state)), "nvjpegJpegStateCreate")
+        code = self._library.nvjpegJpegStateCreate(self._handle, ctypes.byref(self._state))
+        if code:
+            raise UnavailableError(f"the GPU's JPEG decoder could not be prepared (nvJPEG error {code})")
 
     def decode(self, addresses: Any, lengths: Any, targets: Any, widths: Any, stream: int) -> bool:
         """Decode files at addresses to red, green, blue at targets on the device. False if the engine refuses one."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from stoker.device.recipe import row_of_pixels
-from stoker.device.recorder import BytesHere, Recorder, Recording, lies_by_pixel
+from stoker.device.recorder import BytesHere, Notes, Recorder, Recording, lies_by_pixel
 from stoker.plan import DEVICE, TAIL
 
 _CONTAINERS = frozenset({tuple, list, dict})
@@ -46,20 +46,21 @@ class Worker:
 
     def settle(self, samples: list[Any]) -> list[Any]:
         """Samples without recorders."""
+        self._rest, self._packed = None, []  # another batch's, which could not be collated
         if type(samples) is not list or not samples:
             return samples
         parts: list[Any] = []
-        self._packed = []
-        for path, first in list(_recorders(samples[0], ())):
+        for path, first in list(_noted(samples[0], ())):
             leaves = [_at(sample, path) for sample in samples]
             if not all(map(_is_like(first), leaves)):
                 continue
-            if any(type(leaf.content) is not BytesHere for leaf in leaves):
-                self._packed.append(packed([leaf.content for leaf in leaves]))
+            contents = [leaf.notes.content for leaf in leaves]
+            if any(type(content) is not BytesHere for content in contents):
+                self._packed.append(packed(contents))
                 samples = [_with(sample, path, 0) for sample in samples]
                 parts.append((path, first.content.shape, first.ops))
             else:
-                pictures = [leaf.content.bytes() for leaf in leaves]
+                pictures = [content.bytes() for content in contents]
                 by_pixel = all(map(lies_by_pixel, pictures))
                 if by_pixel:
                     pictures = [picture.permute(1, 2, 0) for picture in pictures]
@@ -98,15 +99,15 @@ class Settling:
         return _worker.beside(self.collate_fn(_worker.settle(samples)))
 
 
-def _recorders(value: Any, path: Path) -> Iterator[tuple[Path, Recorder]]:
+def _noted(value: Any, path: Path) -> Iterator[tuple[Path, Notes]]:
     kind = type(value)
-    if kind is Recorder:
-        if value.made is None and value.ops is not None:
-            yield path, value
+    if isinstance(value, Recorder):
+        if (notes := value.noted) is not None and notes.ops is not None:
+            yield path, notes
     elif kind in _CONTAINERS and len(path) < _DEPTH:
         for key, part in value.items() if kind is dict else enumerate(value):
             if kind is not dict or type(key) is str:
-                yield from _recorders(part, (*path, key))
+                yield from _noted(part, (*path, key))
 
 
 def _at(value: Any, path: Path) -> Any:
@@ -118,11 +119,12 @@ def _at(value: Any, path: Path) -> Any:
     return value
 
 
-def _is_like(first: Recorder) -> Callable[[Any], bool]:
+def _is_like(first: Notes) -> Callable[[Any], bool]:
     ops, shape = first.ops, first.content.shape
 
     def is_like(leaf: Any) -> bool:
-        return type(leaf) is Recorder and leaf.made is None and leaf.ops == ops and leaf.content.shape == shape
+        notes = leaf.noted if isinstance(leaf, Recorder) else None
+        return notes is not None and notes.ops == ops and notes.content.shape == shape
 
     return is_like
 
@@ -139,7 +141,7 @@ def _with(value: Any, path: Path, leaf: Any) -> Any:
 
 def _real(value: Any) -> Any:
     kind = type(value)
-    if kind is Recorder:
+    if isinstance(value, Recorder):
         return value.made_real()
     if kind is dict:
         return {key: _real(part) for key, part in value.items()}

@@ -7,6 +7,7 @@ batches, and the device is known, because an optimizer has parameters there. Oth
 import functools
 import gc
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,25 +47,32 @@ class Finishing:
             return finish_batch(batch, rest[1], self._numbers)
 
     def _decoding(self, batch: Any, packed: Any, parts: Any) -> "Decoding":
-        from stoker.device.decoder import decoder_of, files_in  # what is not asked for is not loaded
+        from stoker.device.decoder import files_in  # what is not asked for is not loaded
 
-        decoder = decoder_of(self.device)
-        job: DecodeJob | None
         jobs: list[tuple[Any, DecodeJob | None, int, Any]] = []
         for (path, shape, ops), (files, table) in zip(parts, packed, strict=True):
-            host = partial(self._on_host, files, table, shape, ops)
-            try:
-                job = decoder.submit(files, table, shape, ops)
-            except torch.OutOfMemoryError:
-                job = None
-            jobs.append((path, job, files_in(table), host))
+            work = files, table, shape, ops
+            job, why = (None, _FAILED_BEFORE) if self.device in _failed else _tried(self._submit, *work)
+            jobs.append((path, job, files_in(table), partial(self._on_host, *work, why)))
         return Decoding(batch, jobs)
 
-    def _on_host(self, *packed: Any) -> torch.Tensor:
+    def _submit(self, *work: Any) -> "DecodeJob":
+        from stoker.device.decoder import decoder_of
+
+        return decoder_of(self.device).submit(*work)
+
+    def _on_host(self, files: Any, table: Any, shape: Any, ops: Ops, before: str, why: str = "") -> torch.Tensor:
+        """What the device could not do, and why. A picture that is damaged raises here what it raises everywhere."""
         from stoker.device.decoder import decoded_on_host
 
-        _say_once(f"prep={self.where!r}: the GPU has no memory left for a batch, which is prepared on the host")
-        return decoded_on_host(*packed)
+        numbers = decoded_on_host(files, table, shape, ops)
+        why = why or before
+        if why == _NO_MEMORY:
+            _say_once(f"prep={self.where!r}: the GPU has no memory left for a batch, which is prepared on the host")
+        elif why != _FAILED_BEFORE:
+            _failed[self.device] = f"the GPU failed: {why}"
+            _say_once(f"prep={self.where!r}: pictures are decoded in this process, because the GPU failed: {why}")
+        return numbers
 
     def _numbers(self, content: torch.Tensor, ops: Ops) -> torch.Tensor:
         try:
@@ -85,15 +93,30 @@ class Decoding:
     def result(self) -> Any:
         """The batch."""
         for path, job, files, host in self._jobs:
-            try:
-                numbers = host() if job is None else job.result()
-                self.decoded += 0 if job is None else files - job.on_host
-            except torch.OutOfMemoryError:
-                numbers = host()
+            numbers, why = (None, "") if job is None else _tried(job.result)
+            if numbers is None:
+                numbers = host(why)
+            elif job is not None:
+                self.decoded += files - job.on_host
             if not path:
                 return numbers
             put_at(self._batch, path, numbers)
         return self._batch
+
+
+_NO_MEMORY, _FAILED_BEFORE = "no memory", "it has failed before"
+_failed: dict[torch.device, str] = {}
+"""Devices that have failed in another way than by being full, and how. They are not asked again."""
+
+
+def _tried(act: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
+    """What the device has done, or None and why it has not."""
+    try:
+        return act(*arguments), ""
+    except torch.OutOfMemoryError:
+        return None, _NO_MEMORY
+    except Exception as error:
+        return None, f"{type(error).__name__}: {error}"
 
 
 def _moved(content: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -138,6 +161,8 @@ def _obstacle_to_decoding(device: torch.device) -> str:
     """Why a device cannot decode pictures, in words; "" if it can."""
     if device.type != "cuda":
         return "it is no GPU"
+    if device in _failed:
+        return _failed[device]
     from stoker.device.decoder import decoder_of
     from stoker.device.nvjpeg import UnavailableError
 
@@ -169,13 +194,8 @@ def device_of_training() -> torch.device | None:
     """The GPU where an optimizer's parameters are; None as long as there is none."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return None
-    found = {
-        parameter.device
-        for thing in gc.get_objects()
-        if issubclass(type(thing), torch.optim.Optimizer)
-        for group in thing.param_groups
-        for parameter in group["params"]
-        if parameter.is_cuda
-    }
+    optimizers = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
+    groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ())]
+    found = {parameter.device for group in groups for parameter in group.get("params", ()) if parameter.is_cuda}
     current = torch.device("cuda", torch.cuda.current_device())
     return current if current in found else found.pop() if len(found) == 1 else None

@@ -19,3 +19,5 @@ make_wrapper: Callable[..., Any] = torch.Tensor._make_wrapper_subclass
 """Makes a tensor that has a shape and a type, and no memory."""
 without_subclasses: Callable[[], Any] = torch._C.DisableTorchFunctionSubclass
 """Within this, what a tensor of ours is asked for is answered by torch itself."""
+without_dispatch: Callable[[], Any] = torch._C._DisableTorchDispatch
+"""Within this, what is done with the memory of a tensor of ours is done by torch itself."""
