@@ -1,6 +1,7 @@
 """Jobs as they are named, what is kept of them, and the starts that follow; without running any."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from stoker.cli.together import report
 from stoker.errors import CommandError, ConfigError
 from stoker.report.together import duration, plot, value_at
 from stoker.run.together.catalogue import Beside, Catalogue, Solo
-from stoker.run.together.conducting import Real, RealJob
+from stoker.run.together.conducting import Real, RealJob, _slower, _Watched
 from stoker.run.together.jobs import TogetherJob, epochs_of, read_jobs
 from stoker.run.together.planning import ProgressMark, make_plan
+from stoker.run.together.running import Running
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "paired.py")
 SOLO = Solo(0.1, 0.9, 0.0, 5.0, batch=8, samples=800, iterations=100, sample_bytes=1e5, data="d", cold_iterations=50)
@@ -102,6 +104,23 @@ def test_the_second_job_is_started_early_by_as_long_as_it_takes_to_its_first_bat
     assert second.after.passes == pytest.approx(0.825), "5 s of 100, and a half to spare, before the other is to be at 90 %"
     assert second.held.passes == pytest.approx(0.9)
     assert second.delay_s == pytest.approx(90.0), "both take 5 s to start"
+
+
+def test_later_jobs_are_started_earlier_when_start_ups_take_longer_than_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan([job("A"), job("B")], [SOLO, SOLO], [[], []], 10**9, objective="makespan", ready=0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 107.0)
+    run = Running("A", 1)
+    run.began_at = 100.0
+    watched = {0: _Watched(run, 100, 1)}
+    assert _slower(plan, watched, {}) == pytest.approx(7 / 5), "it has no batch after 7 s, where 5 s were expected"
+    run.first_at = 110.0
+    assert _slower(plan, watched, {}) == pytest.approx(2.0)
+    assert _slower(plan, watched, {0: run}) == 1.0, "one that was running before says nothing of today"
+    _, second = plan.starts_if(2.0)
+    assert second.after is not None and second.held is not None
+    assert second.after.passes == pytest.approx(0.75), "10 s of 100, and a half to spare, before the other is to be at 90 %"
+    assert second.held.passes == pytest.approx(0.9), "its moment stays"
+    assert plan.starts_if(1.0) == plan.starts
 
 
 def test_beside_a_job_that_runs_the_delay_counts_from_now() -> None:

@@ -1,7 +1,8 @@
 """Jobs are started as planned, watched to their ends, and told of.
 
 A job is started when another one has got so far that its own first batch comes at the right moment. If it comes too early,
-its loop is held there. It waits for nothing when the other one ends, for whatever reason: nothing waits for ever.
+its loop is held there. If a start-up takes longer than it did, later jobs are started earlier by as many times: the host is
+busier than it was. A job that waits for another one goes on when that ends, for whatever reason: nothing waits for ever.
 """
 
 import time
@@ -89,11 +90,12 @@ class _Watched:
         if is_held:
             run.pause()
         else:
-            self.first_at = time.monotonic() if run.is_paused else run.first_at
             run.go_on()
+            self.first_at = run.first_at + run.paused_s
 
     def told(self, origin: float) -> RealJob:
         run, seen = self.run, self.run.seen
+        first_at = self.first_at
         ended_at = run.ended_at or time.monotonic()
         # The process goes on for a moment after its last epoch, which is none of the plan's business.
         if not run.code and self._over_at is not None:
@@ -101,11 +103,11 @@ class _Watched:
         return RealJob(
             run.name,
             run.code,
-            None if self.first_at is None else self.first_at - origin,
+            None if first_at is None else first_at - origin,
             ended_at - origin,
             self.passes,
             0 if seen is None else seen.bytes_storage,
-            tuple((at - origin, batches / self._iterations) for at, batches in run.points),
+            tuple((max(at, first_at or at) - origin, batches / self._iterations) for at, batches in run.points),
         )
 
 
@@ -118,7 +120,6 @@ def conduct(
 ) -> Real:
     """Start all jobs as planned, but for those that run already, and watch all until they have ended."""
     began_at = time.monotonic()
-    waiting = list(plan.starts)
     jobs: dict[int, _Watched] = {}
     started: list[Running] = []
     held = {start.number: start.held for start in plan.starts}
@@ -126,12 +127,16 @@ def conduct(
         jobs[number] = _Watched(run, plan.solo[number].iterations, plan.jobs[number].epochs)
         held[number] = None
         started.append(run)
-    waiting = [start for start in waiting if start.number not in running]
+    waiting = [start for start in plan.starts if start.number not in running]
+    slower = 1.0
     with ending(started):
         while waiting or not all(job.run.is_over for job in jobs.values()):
             for number, job in jobs.items():
                 job.look()
                 job.hold(not _has_come(held[number], jobs))
+            if (found := _slower(plan, jobs, running)) > slower:
+                slower = found
+                waiting = [start for start in plan.starts_if(slower) if start.number not in jobs]
             while waiting and _is_due(waiting[0], jobs, time.monotonic() - began_at):
                 number = waiting.pop(0).number
                 run = Running.start(plan.jobs[number], seed, cache_bytes)
@@ -142,6 +147,15 @@ def conduct(
     firsts = [job.first_at for job in jobs.values() if job.first_at is not None]
     origin = min(firsts, default=began_at)
     return Real(tuple(jobs[number].told(origin) for number in sorted(jobs)))
+
+
+def _slower(plan: TogetherPlan, jobs: Mapping[int, _Watched], running: Mapping[int, Running]) -> float:
+    """How many times as long start-ups take today as when they were measured, so far. Those that come will, too."""
+    now = time.monotonic()
+    spans_s = {
+        number: (job.run.first_at or now) - job.run.began_at for number, job in jobs.items() if number not in running
+    }
+    return max((span_s / max(plan.solo[number].startup_s, 0.1) for number, span_s in spans_s.items()), default=1.0)
 
 
 def _is_due(start: JobStart, jobs: dict[int, _Watched], elapsed_s: float) -> bool:

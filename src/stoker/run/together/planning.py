@@ -68,8 +68,9 @@ class TogetherPlan:
     """How many passes each job has made, moment by moment, as predicted."""
     cached: float
     ready: float
-    elapsed_s: float = 0.0
-    """How long one of them runs already, as predicted for how far it has got."""
+    stage: SideBySide
+    elapsed_s: float | None = None
+    """How long one of them runs already, as predicted for how far it has got; None: none runs."""
 
     @property
     def order(self) -> list[str]:
@@ -88,6 +89,20 @@ class TogetherPlan:
     def dataset_bytes(self) -> float:
         """What an epoch reads."""
         return max(solo.samples * solo.sample_bytes for solo in self.solo)
+
+    def starts_if(self, slower: float) -> tuple[JobStart, ...]:
+        """The starts if start-ups take so many times as long as they did when they were measured."""
+        startups_s = [slower * one.startup_s for one in self.solo]
+        return _starts(self.stage, self.outcome, startups_s, self.elapsed_s)
+
+    def if_late(self, who: Sequence[int]) -> StaggerOutcome:
+        """What becomes of jobs of which some run, if those that have to be started take as much longer as is spared."""
+        now_s = self.elapsed_s or 0.0
+        starts_s = [
+            start if number in who else max(start, now_s + (1 + _SPARE) * its.startup_s)
+            for number, (start, its) in enumerate(zip(self.outcome.starts_s, self.solo, strict=True))
+        ]
+        return outcome_of(self.stage, self.stage.play(starts_s))
 
     def document(self) -> dict[str, Any]:
         """For `--json`."""
@@ -166,7 +181,8 @@ def make_plan(
         lines=_lines(stage, outcome),
         cached=cached,
         ready=min(ready, cached),
-        elapsed_s=elapsed_s,
+        stage=stage,
+        elapsed_s=None if runs is None else elapsed_s,
     )
 
 
