@@ -2,21 +2,26 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from stoker.cli.together import report
 from stoker.errors import CommandError, ConfigError
+from stoker.live.record import Facts, Seen
 from stoker.report.together import duration, plot, value_at
 from stoker.run.together.catalogue import Beside, Catalogue, Solo
-from stoker.run.together.conducting import Real, RealJob, _slower, _Watched
+from stoker.run.together.conducting import Real, RealJob, _has_come, _slower, _Watched
 from stoker.run.together.jobs import TogetherJob, epochs_of, read_jobs
 from stoker.run.together.planning import ProgressMark, make_plan
 from stoker.run.together.running import Running
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "paired.py")
 SOLO = Solo(0.1, 0.9, 0.0, 5.0, batch=8, samples=800, iterations=100, sample_bytes=1e5, data="d", cold_iterations=50)
+
+FACTS = Facts(1, 1, 1, None, 0, 0.0, "processes", "s", "d", cache="c")
+SEEN = Seen(FACTS, 1, 8, 0.0, 0, 0, 0, 8, 0, 800, 0, 1, 0, 1, 1.0, False, 1.0, 0, 100)
 
 
 def job(name: str, epochs: int = 1) -> TogetherJob:
@@ -121,6 +126,29 @@ def test_later_jobs_are_started_earlier_when_start_ups_take_longer_than_they_did
     assert second.after.passes == pytest.approx(0.75), "10 s of 100, and a half to spare, before the other is to be at 90 %"
     assert second.held.passes == pytest.approx(0.9), "its moment stays"
     assert plan.starts_if(1.0) == plan.starts
+
+
+def test_nobody_waits_for_ever_for_a_job_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run, moment = Running("A", 1), ProgressMark(0, 0.9)
+    monkeypatch.setattr(run, "look", lambda: run.seen)
+    watched = _Watched(run, 100, 1)
+
+    def has_come_after(seconds: float, batches: int) -> bool:
+        now[0] += seconds
+        run.seen = replace(SEEN, batches=batches) if batches else None
+        run.first_at = 1.0 if batches else None
+        watched.look()
+        return _has_come(moment, {0: watched})
+
+    assert not has_come_after(500.0, 0), "jobs may start slowly"
+    assert has_come_after(200.0, 0), "but not for ever"
+    assert [has_come_after(50.0, batches) for batches in (1, 2, 3)] == [False] * 3, "a slow one is waited for"
+    assert has_come_after(70.0, 3), "it hangs, or evaluates: what it has read is there, and the next can begin"
+    assert not has_come_after(1.0, 4)
+    run.is_paused = True
+    assert not has_come_after(1000.0, 4), "it is held itself"
 
 
 def test_beside_a_job_that_runs_the_delay_counts_from_now() -> None:

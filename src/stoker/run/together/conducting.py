@@ -2,7 +2,8 @@
 
 A job is started when another one has got so far that its own first batch comes at the right moment. If it comes too early,
 its loop is held there. If a start-up takes longer than it did, later jobs are started earlier by as many times: the host is
-busier than it was. A job that waits for another one goes on when that ends, for whatever reason: nothing waits for ever.
+busier than it was. A job that waits for another one goes on when that ends or gets no further, for whatever reason:
+nothing waits for ever.
 """
 
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stoker.run.together.calibrating import START_S, STUCK_S
 from stoker.run.together.jobs import TogetherJob
 from stoker.run.together.planning import JobStart, ProgressMark, TogetherPlan
 from stoker.run.together.running import Running, ending
@@ -70,6 +72,7 @@ class _Watched:
         self.run = run
         self._iterations, self._batches = iterations, iterations * epochs
         self._over_at: float | None = None
+        self._batches_seen, self._moved_at = 0, time.monotonic()
         self.first_at: float | None = None
         """When it went on from its first batch."""
 
@@ -77,8 +80,16 @@ class _Watched:
     def passes(self) -> float:
         return 0.0 if self.run.seen is None else self.run.seen.batches / self._iterations
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has made no progress for so long that nobody should wait for it any more, whatever the reason."""
+        patience_s = START_S if self.run.first_at is None else STUCK_S
+        return not self.run.is_paused and time.monotonic() - self._moved_at > patience_s
+
     def look(self) -> None:
         seen = self.run.look()
+        if self.run.is_paused or (seen is not None and seen.batches != self._batches_seen):
+            self._moved_at, self._batches_seen = time.monotonic(), 0 if seen is None else seen.batches
         if seen is not None and seen.batches >= self._batches and (seen.is_waiting or seen.is_over):
             self._over_at = seen.asked_at  # it asks for one more batch than there is
 
@@ -168,7 +179,7 @@ def _has_come(moment: ProgressMark | None, jobs: dict[int, _Watched]) -> bool:
     if moment is None:
         return True
     job = jobs.get(moment.job)
-    return job is not None and (job.run.is_over or (job.passes > 0 and job.passes >= moment.passes))
+    return job is not None and (job.run.is_over or job.is_stuck or (job.passes > 0 and job.passes >= moment.passes))
 
 
 def _progress(jobs: Sequence[TogetherJob], running: dict[int, _Watched], waiting: Sequence[JobStart]) -> str:
