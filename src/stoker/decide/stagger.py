@@ -248,8 +248,12 @@ def _best(stage: SideBySide, lines: Mapping[str, Sequence[PlayedJobs]], objectiv
 
 
 def _rank(played: PlayedJobs, scale_s: float) -> tuple[float, ...]:
-    """The least sum of times; if that is the same, the least makespan, and then the latest start."""
-    return round(sum(played.times_s) / scale_s, 7), round(played.makespan_s / scale_s, 7), -max(played.starts_s)
+    """The least sum of times; if that is the same, the least makespan, and then the earliest start."""
+    return (
+        round(sum(played.times_s) / scale_s, 7),
+        round(played.makespan_s / scale_s, 7),
+        round(max(played.starts_s) / scale_s, 7),
+    )
 
 
 def _improved(stage: SideBySide, order: Sequence[int], objective: str, least_s: Sequence[float]) -> PlayedJobs:
