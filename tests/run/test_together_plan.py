@@ -168,6 +168,7 @@ def test_a_job_that_takes_long_to_start_is_started_first() -> None:
     assert plan.offset_s == pytest.approx(0.0, abs=1e-4)
     assert [start.number for start in plan.starts] == [1, 0]
     assert plan.starts[1].delay_s == pytest.approx(25.0)
+    assert plan.delays_s == plan.document()["delays_s"] == [pytest.approx(25.0), 0.0], "by job"
     assert plan.starts[1].spare_s == pytest.approx(2.5)
     assert [start.held for start in plan.starts] == [ProgressMark(0, 0.0), ProgressMark(1, 0.0)], (
         "both go on from their first batch"

@@ -153,7 +153,9 @@ def _carry_out(
 ) -> int:
     """Show the plan, and do as it says."""
     if options.print_delay:
-        print(max(0, round(plan.starts[-1].delay_s)))
+        last, since = plan.starts[-1], "the first" if plan.elapsed_s is None else "now"
+        _say(f"the last to be started is {plan.jobs[last.number].name}, {duration(max(0.0, last.delay_s))} after {since}")
+        print(max(0, round(last.delay_s)))
         return 0
     _show(plan)
     real = None

@@ -86,6 +86,12 @@ class TogetherPlan:
         return max(self.outcome.starts_s)
 
     @property
+    def delays_s(self) -> list[float]:
+        """How much later than the first, or than now beside one that runs, each job is to be started."""
+        delays_s = {start.number: max(0.0, start.delay_s) for start in self.starts}
+        return [delays_s[number] for number in range(len(self.jobs))]
+
+    @property
     def dataset_bytes(self) -> float:
         """What an epoch reads."""
         return max(solo.samples * solo.sample_bytes for solo in self.solo)
@@ -111,6 +117,7 @@ class TogetherPlan:
             "order": self.order,
             "offset_s": self.offset_s,
             "starts_s": list(self.outcome.starts_s),
+            "delays_s": self.delays_s,
             "predicted": {
                 "makespan_s": self.outcome.makespan_s,
                 "times_s": list(self.outcome.times_s),
