@@ -1,13 +1,15 @@
 """Jobs as they are named, what is kept of them, and the starts that follow; without running any."""
 
+import io
 import json
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stoker.cli.together import report
+from stoker.cli.together import LINE_AGAIN, _tell, report
 from stoker.errors import CommandError, ConfigError
 from stoker.live.record import Facts, Seen
 from stoker.report.together import duration, plot, value_at
@@ -204,3 +206,15 @@ def test_the_plot_shows_the_curve_and_the_best_offset() -> None:
     assert lines[0].strip().startswith("20.0 |*")
     assert lines[9].strip().startswith("10.0 |") and "O" in lines[9]
     assert duration(75.04) == "75.0 s" and duration(3720) == "1 h 2 min"
+
+
+def test_what_goes_on_is_told_in_one_line_however_long_names_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(said, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    _tell("train_a_model.py (pid 123456) 42 %, B waits until train_a_model.py (pid 123456) is at 88 %")
+    line = said.getvalue().removeprefix(LINE_AGAIN)
+    assert len(line) < 60 and "\n" not in line, "a longer one would wrap, and be told again and again"
+    assert line.startswith("stoker: train_a_model.py (pid 123456) 42 %")

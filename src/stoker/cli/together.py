@@ -231,9 +231,10 @@ def _say(words: str) -> None:
 
 
 def _tell(words: str) -> None:
-    """Tell what is going on, on a terminal."""
+    """Tell what is going on, in one line of a terminal. The last column stays free for a job that writes behind it."""
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        print(f"{LINE_AGAIN}stoker: {words}", end="", file=sys.stderr, flush=True)
+        width = max(1, shutil.get_terminal_size().columns - 2)
+        print(f"{LINE_AGAIN}{f'stoker: {words}'[:width]} ", end="", file=sys.stderr, flush=True)
 
 
 def _note(words: str) -> None:

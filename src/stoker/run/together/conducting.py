@@ -187,9 +187,15 @@ def _progress(jobs: Sequence[TogetherJob], running: dict[int, _Watched], waiting
     for number, job in enumerate(jobs):
         if number in running:
             done = min(1.0, running[number].passes / job.epochs)
-            parts.append(f"{job.name} {'has ended' if running[number].run.is_over else f'{done:.0%}'}")
+            parts.append(f"{job.name} {'has ended' if running[number].run.is_over else _percent(done)}")
     for start in waiting:
-        after = start.after
-        until = "" if after is None else f" until {jobs[after.job].name} is at {after.passes / jobs[after.job].epochs:.0%}"
+        after, until = start.after, ""
+        if after is not None:
+            its = jobs[after.job]
+            until = f" until {its.name} is at {_percent(after.passes / its.epochs)}"
         parts.append(f"{jobs[start.number].name} waits{until}")
     return ", ".join(parts)
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}".replace("%", " %")
