@@ -139,7 +139,20 @@ def test_a_job_that_could_start_too_late_goes_on_instead() -> None:
         return found.who
 
     assert going(2.0) == (0,), "there is time to spare"
-    assert going(4.0) == (0, 1, 2), "the slowest has to begin 10 s after the first, and 6 s are over"
+    assert going(4.0) == (0, 2), "the slowest has to begin 10 s after the first, the other 12.5 s, and 6 s are over"
+    assert going(6.0) == (0, 1, 2)
+
+
+def test_jobs_that_run_go_on_though_another_one_has_to_be_started() -> None:
+    """Two of three were measured, the third is known: it takes as long to start as they would again."""
+    jobs = [TogetherJob(name, ("x.py", name), epochs) for name, epochs in zip("ABC", (4, 3, 3), strict=True)]
+    solo = [
+        replace(COLD, compute_s=ms / 1000, wait_cold_s=0.0, iterations=100, startup_s=12.0) for ms in (20, 10, 13)
+    ]  # fmt: skip
+    found = who_goes_on(jobs, solo, [[], [], []], {0: 0.3, 2: 0.2}, 0, 10**10, objective="balanced", ready=1.0)
+    assert found.who == (0, 2)
+    assert found.plan.outcome.starts_s == (0.0, pytest.approx(12.6), pytest.approx(0.6 - 0.26)), "B as soon as it can"
+    assert found.plan.elapsed_s == pytest.approx(0.6)
 
 
 def test_a_job_that_goes_on_finds_what_another_one_has_read() -> None:

@@ -4,7 +4,7 @@ A start is kept by progress, not by the clock: a job begins when another one has
 to first batch, so a job is started earlier, by as long as it takes to its first batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,11 +143,12 @@ def make_plan(
     runs: int | None = None,
     elapsed_s: float = 0.0,
     starts_s: Sequence[float] | None = None,
+    begun_s: Mapping[int, float] | None = None,
 ) -> TogetherPlan:
     """Find the best starts, unless they are given.
 
     `beside` has what is known of each job beside others. If one `runs` already, for `elapsed_s`, the others are started
-    from now on.
+    from now on, but for those that have begun, too: so much later than it.
     """
     solo = with_one_storage(solo)
     whole = max(one.samples * one.sample_bytes for one in solo)
@@ -157,7 +158,10 @@ def make_plan(
     staggered = [StaggerJob(its, job.epochs, one.iterations) for its, job, one in zip(times, jobs, solo, strict=True)]
     stage = SideBySide(staggered, cached=cached, ready=ready)
     curves: Curves = ()
-    earliest = None if runs is None else [0.0 if job == runs else elapsed_s + one.startup_s for job, one in enumerate(solo)]
+    begun_s = {} if runs is None else {runs: 0.0, **(begun_s or {})}
+    earliest = None if runs is None else [begun_s.get(job, elapsed_s + one.startup_s) for job, one in enumerate(solo)]
+    if earliest is not None and len(begun_s) == len(jobs):
+        starts_s = earliest
     if len(jobs) == 2:
         pair = stagger(
             *times,
@@ -172,7 +176,9 @@ def make_plan(
         outcome, simultaneous_s, sequential_s = pair.outcome, pair.simultaneous_s, pair.sequential_s
         curves = tuple((first, tuple(_corner(stage, first, corner) for corner in line)) for first, line in pair.curves)
     else:
-        many = stagger_many(staggered, cached=cached, ready=ready, objective=objective, earliest_s=earliest)
+        many = stagger_many(
+            staggered, cached=cached, ready=ready, objective=objective, earliest_s=earliest, running=begun_s
+        )
         outcome, simultaneous_s, sequential_s = many.outcome, many.simultaneous_s, many.sequential_s
     if starts_s is not None:
         outcome = outcome_of(stage, stage.play(starts_s))
