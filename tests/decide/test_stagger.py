@@ -11,7 +11,7 @@ from tests.decide.pairs import makespans
 
 from stoker.decide.pace import IterationTimes, StaggerJob
 from stoker.decide.side_by_side import SideBySide
-from stoker.decide.stagger import Stagger, stagger, stagger_many
+from stoker.decide.stagger import OBJECTIVES, Stagger, stagger, stagger_many
 from stoker.errors import ConfigError
 
 POINTS = 400
@@ -263,3 +263,13 @@ def test_what_makes_no_sense_is_refused() -> None:
             stagger(SLOW, FAST, **{"iterations": (10, 10), **bad})  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         stagger(SLOW, FAST, iterations=(10, 10)).makespan(-1.0)
+
+
+def test_a_job_that_gains_nothing_by_waiting_does_not_wait() -> None:
+    times = IterationTimes(0.1, 0.5, 0.0)
+    long_and_short = {"epochs": (5, 1), "iterations": (100, 100), "ready": 1.0}
+    for objective in OBJECTIVES:
+        best = stagger(times, times, objective=objective, **long_and_short)
+        assert (best.offset_s, best.makespan_s) == (pytest.approx(0.0, abs=1e-4), pytest.approx(50.0))
+    several = stagger_many([(times, 5, 100), (times, 1, 100), (times, 1, 100)], ready=1.0)
+    assert several.starts_s == (0.0, pytest.approx(0.0, abs=1e-4), pytest.approx(0.0, abs=1e-4))

@@ -172,6 +172,8 @@ def test_a_plan_starts_nothing_and_prints_the_delay_for_a_scheduler(tmp_path: Pa
     assert {"version", "order", "offset_s", "predicted", "simultaneous_s", "sequential_s"} <= document.keys()
     delay = together(*jobs, "--cache", "1GB", "--print-delay")
     assert delay.stdout == "18\n"
+    assert "the last to be started is B, 18" in delay.stderr
+    assert document["delays_s"] == [0.0, pytest.approx(18.0, rel=0.02)]
     assert "\x1b" not in planned.stdout + planned.stderr + delay.stderr
 
 

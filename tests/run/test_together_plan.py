@@ -1,20 +1,29 @@
 """Jobs as they are named, what is kept of them, and the starts that follow; without running any."""
 
+import io
 import json
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stoker.cli.together import report
+from stoker.cli.together import LINE_AGAIN, _tell, report
 from stoker.errors import CommandError, ConfigError
+from stoker.live.record import Facts, Seen
 from stoker.report.together import duration, plot, value_at
 from stoker.run.together.catalogue import Beside, Catalogue, Solo
-from stoker.run.together.conducting import Real, RealJob
+from stoker.run.together.conducting import Real, RealJob, _has_come, _slower, _Watched
 from stoker.run.together.jobs import TogetherJob, epochs_of, read_jobs
 from stoker.run.together.planning import ProgressMark, make_plan
+from stoker.run.together.running import Running
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "paired.py")
 SOLO = Solo(0.1, 0.9, 0.0, 5.0, batch=8, samples=800, iterations=100, sample_bytes=1e5, data="d", cold_iterations=50)
+
+FACTS = Facts(1, 1, 1, None, 0, 0.0, "processes", "s", "d", cache="c")
+SEEN = Seen(FACTS, 1, 8, 0.0, 0, 0, 0, 8, 0, 800, 0, 1, 0, 1, 1.0, False, 1.0, 0, 100)
 
 
 def job(name: str, epochs: int = 1) -> TogetherJob:
@@ -104,6 +113,46 @@ def test_the_second_job_is_started_early_by_as_long_as_it_takes_to_its_first_bat
     assert second.delay_s == pytest.approx(90.0), "both take 5 s to start"
 
 
+def test_later_jobs_are_started_earlier_when_start_ups_take_longer_than_they_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan([job("A"), job("B")], [SOLO, SOLO], [[], []], 10**9, objective="makespan", ready=0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 107.0)
+    run = Running("A", 1)
+    run.began_at = 100.0
+    watched = {0: _Watched(run, 100, 1)}
+    assert _slower(plan, watched, {}) == pytest.approx(7 / 5), "it has no batch after 7 s, where 5 s were expected"
+    run.first_at = 110.0
+    assert _slower(plan, watched, {}) == pytest.approx(2.0)
+    assert _slower(plan, watched, {0: run}) == 1.0, "one that was running before says nothing of today"
+    _, second = plan.starts_if(2.0)
+    assert second.after is not None and second.held is not None
+    assert second.after.passes == pytest.approx(0.75), "10 s of 100, and a half to spare, before the other is to be at 90 %"
+    assert second.held.passes == pytest.approx(0.9), "its moment stays"
+    assert plan.starts_if(1.0) == plan.starts
+
+
+def test_nobody_waits_for_ever_for_a_job_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run, moment = Running("A", 1), ProgressMark(0, 0.9)
+    monkeypatch.setattr(run, "look", lambda: run.seen)
+    watched = _Watched(run, 100, 1)
+
+    def has_come_after(seconds: float, batches: int) -> bool:
+        now[0] += seconds
+        run.seen = replace(SEEN, batches=batches) if batches else None
+        run.first_at = 1.0 if batches else None
+        watched.look()
+        return _has_come(moment, {0: watched})
+
+    assert not has_come_after(500.0, 0), "jobs may start slowly"
+    assert has_come_after(200.0, 0), "but not for ever"
+    assert [has_come_after(50.0, batches) for batches in (1, 2, 3)] == [False] * 3, "a slow one is waited for"
+    assert has_come_after(70.0, 3), "it hangs, or evaluates: what it has read is there, and the next can begin"
+    assert not has_come_after(1.0, 4)
+    run.is_paused = True
+    assert not has_come_after(1000.0, 4), "it is held itself"
+
+
 def test_beside_a_job_that_runs_the_delay_counts_from_now() -> None:
     jobs = [job("A"), job("B")], [SOLO, SOLO], [[], []], 10**9
     plan = make_plan(*jobs, objective="makespan", ready=0.0, runs=0, elapsed_s=20.0)
@@ -121,6 +170,7 @@ def test_a_job_that_takes_long_to_start_is_started_first() -> None:
     assert plan.offset_s == pytest.approx(0.0, abs=1e-4)
     assert [start.number for start in plan.starts] == [1, 0]
     assert plan.starts[1].delay_s == pytest.approx(25.0)
+    assert plan.delays_s == plan.document()["delays_s"] == [pytest.approx(25.0), 0.0], "by job"
     assert plan.starts[1].spare_s == pytest.approx(2.5)
     assert [start.held for start in plan.starts] == [ProgressMark(0, 0.0), ProgressMark(1, 0.0)], (
         "both go on from their first batch"
@@ -156,3 +206,15 @@ def test_the_plot_shows_the_curve_and_the_best_offset() -> None:
     assert lines[0].strip().startswith("20.0 |*")
     assert lines[9].strip().startswith("10.0 |") and "O" in lines[9]
     assert duration(75.04) == "75.0 s" and duration(3720) == "1 h 2 min"
+
+
+def test_what_goes_on_is_told_in_one_line_however_long_names_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr(said, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    _tell("train_a_model.py (pid 123456) 42 %, B waits until train_a_model.py (pid 123456) is at 88 %")
+    line = said.getvalue().removeprefix(LINE_AGAIN)
+    assert len(line) < 60 and "\n" not in line, "a longer one would wrap, and be told again and again"
+    assert line.startswith("stoker: train_a_model.py (pid 123456) 42 %")

@@ -1,5 +1,6 @@
 """What is concluded from iterations that were seen, without running any: histories of live records, by hand."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -121,3 +122,64 @@ def test_a_job_ends_with_its_last_epoch_also_if_its_last_question_was_not_seen(m
     watched = _Watched(run, 250, 1)
     watched.look()
     assert watched.told(0.0).end_s == 5.0, "its process takes some seconds more to end"
+
+
+def test_a_job_that_could_start_too_late_goes_on_instead() -> None:
+    """Three jobs after measuring: those that are ended would be back just in time, if they started as fast as before."""
+    jobs = [TogetherJob(name, ("x.py", name), 1) for name in "ABC"]
+    solo = [replace(COLD, compute_s=ms / 1000, wait_cold_s=0.08 - ms / 1000, iterations=250) for ms in (20, 30, 40)]
+
+    def going(startup_s: float) -> tuple[int, ...]:
+        some = [replace(one, startup_s=startup_s) for one in solo]
+        found = who_goes_on(
+            jobs, some, [[], [], []], {0: 0.3, 1: 0.1, 2: 0.1}, 0, 10**10, objective="balanced", ready=0.0
+        )  # fmt: skip
+        expected_s = found.plan.outcome.makespan_s - (found.plan.elapsed_s or 0.0)
+        assert expected_s <= 14.0 * 1.02, "either way nothing is lost if all goes as it went"
+        return found.who
+
+    assert going(2.0) == (0,), "there is time to spare"
+    assert going(4.0) == (0, 2), "the slowest has to begin 10 s after the first, the other 12.5 s, and 6 s are over"
+    assert going(6.0) == (0, 1, 2)
+
+
+def test_jobs_that_run_go_on_though_another_one_has_to_be_started() -> None:
+    """Two of three were measured, the third is known: it takes as long to start as they would again."""
+    jobs = [TogetherJob(name, ("x.py", name), epochs) for name, epochs in zip("ABC", (4, 3, 3), strict=True)]
+    solo = [
+        replace(COLD, compute_s=ms / 1000, wait_cold_s=0.0, iterations=100, startup_s=12.0) for ms in (20, 10, 13)
+    ]  # fmt: skip
+    found = who_goes_on(jobs, solo, [[], [], []], {0: 0.3, 2: 0.2}, 0, 10**10, objective="balanced", ready=1.0)
+    assert found.who == (0, 2)
+    assert found.plan.outcome.starts_s == (0.0, pytest.approx(12.6), pytest.approx(0.6 - 0.26)), "B as soon as it can"
+    assert found.plan.elapsed_s == pytest.approx(0.6)
+
+
+def test_a_job_that_goes_on_finds_what_another_one_has_read() -> None:
+    jobs = [TogetherJob(name, ("x.py", name), 1) for name in "AB"]
+    slow = replace(COLD, compute_s=0.04, wait_cold_s=0.04)
+    found = who_goes_on(jobs, [COLD, slow], [[], []], {0: 0.03, 1: 0.02}, 0, 10**10, objective="balanced", ready=0.0)
+    assert found.who == (1,) and found.plan.ready == 0.03
+    assert found.plan.elapsed_s == pytest.approx(0.02 * 1000 * 0.04), "it was read from the cache"
+    assert found.plan.outcome.makespan_s == pytest.approx(0.03 * 40 + 0.97 * 80, rel=0.001)
+
+
+def test_the_time_of_a_job_counts_from_when_it_went_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run = Running("A", 1)
+    monkeypatch.setattr(run, "_signal", lambda *_: None)
+    run.seen, run.first_at = replace(history((250, 0.02, 0.0, False))[-1], is_over=True, asked_at=130.0), 103.0
+    run.points, run.ended_at, run.code = [(103.0, 1), (125.0, 250)], 131.0, 0
+    for pause_s in (7.0, 2.0):
+        run.pause()
+        now[0] += pause_s
+        run.go_on()
+    monkeypatch.setattr(run, "look", lambda: run.seen)
+    watched = _Watched(run, 250, 1)
+    watched.look()
+    watched.hold(False)
+    told = watched.told(112.0)
+    assert (told.first_s, told.end_s) == (0.0, 18.0), "it was paused for 9 s to measure another one"
+    assert told.points == ((0.0, 1 / 250), (13.0, 1.0))
+    assert run.startup_s == 3.0

@@ -153,7 +153,9 @@ def _carry_out(
 ) -> int:
     """Show the plan, and do as it says."""
     if options.print_delay:
-        print(max(0, round(plan.starts[-1].delay_s)))
+        last, since = plan.starts[-1], "the first" if plan.elapsed_s is None else "now"
+        _say(f"the last to be started is {plan.jobs[last.number].name}, {duration(max(0.0, last.delay_s))} after {since}")
+        print(max(0, round(last.delay_s)))
         return 0
     _show(plan)
     real = None
@@ -229,9 +231,10 @@ def _say(words: str) -> None:
 
 
 def _tell(words: str) -> None:
-    """Tell what is going on, on a terminal."""
+    """Tell what is going on, in one line of a terminal. The last column stays free for a job that writes behind it."""
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        print(f"{LINE_AGAIN}stoker: {words}", end="", file=sys.stderr, flush=True)
+        width = max(1, shutil.get_terminal_size().columns - 2)
+        print(f"{LINE_AGAIN}{f'stoker: {words}'[:width]} ", end="", file=sys.stderr, flush=True)
 
 
 def _note(words: str) -> None:

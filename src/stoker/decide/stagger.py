@@ -10,7 +10,7 @@ of the jobs' times whose makespan is within 1 % of the least; "times" is the lea
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,10 +145,11 @@ def stagger_many(
     objective: str = "makespan",
     ready: float = 0.0,
     earliest_s: Sequence[float] | None = None,
+    running: Collection[int] = (),
 ) -> StaggerMany:
     """Find good starts of any number of jobs, each with its times, epochs, and iterations in an epoch.
 
-    If one runs already, `earliest_s` says when each can begin; its own is 0.
+    If some run already, `earliest_s` says when each can begin, and when those that are `running` have: the first at 0.
     """
     _check(objective)
     stage = _stage([StaggerJob(*job) for job in jobs], cached, ready, ahead)
@@ -162,7 +163,7 @@ def stagger_many(
     least_s = list(earliest_s or at_once.starts_s)
     if earliest_s is not None:
         orders = [order for order in orders if least_s[order[0]] == 0]
-    found = [stage.play(least_s), *(_improved(stage, order, objective, least_s) for order in orders)]
+    found = [stage.play(least_s), *(_improved(stage, order, objective, least_s, running) for order in orders)]
     _, best = _best(stage, {str(number): [played] for number, played in enumerate(found)}, objective)
     return StaggerMany(
         outcome=outcome_of(stage, best),
@@ -248,11 +249,17 @@ def _best(stage: SideBySide, lines: Mapping[str, Sequence[PlayedJobs]], objectiv
 
 
 def _rank(played: PlayedJobs, scale_s: float) -> tuple[float, ...]:
-    """The least sum of times; if that is the same, the least makespan, and then the latest start."""
-    return round(sum(played.times_s) / scale_s, 7), round(played.makespan_s / scale_s, 7), -max(played.starts_s)
+    """The least sum of times; if that is the same, the least makespan, and then the earliest start."""
+    return (
+        round(sum(played.times_s) / scale_s, 7),
+        round(played.makespan_s / scale_s, 7),
+        round(max(played.starts_s) / scale_s, 7),
+    )
 
 
-def _improved(stage: SideBySide, order: Sequence[int], objective: str, least_s: Sequence[float]) -> PlayedJobs:
+def _improved(
+    stage: SideBySide, order: Sequence[int], objective: str, least_s: Sequence[float], running: Collection[int]
+) -> PlayedJobs:
     """Starts in about this order: each job is added at its best moment, and then moved while that makes it better."""
     starts: list[float] = []
     played = PlayedJobs((), (), 0.0, 0.0, ())
@@ -263,6 +270,8 @@ def _improved(stage: SideBySide, order: Sequence[int], objective: str, least_s: 
         for _ in range(rounds):
             before = list(starts)
             for moved in range(count - 1, 0, -1):
+                if order[moved] in running:
+                    continue
                 _, played = _best(some, {"": _corners(some, starts, moved, least_s[order[moved]])}, objective)
                 starts = list(played.starts_s)
             if starts == before:

@@ -126,7 +126,8 @@ class _Watched:
             only = " of training: it only evaluates" if self.run.only_evaluates else ""
             raise self.run.failure(f"before its first batch{only}")
         if self.run.is_over:
-            raise self.run.failure("while it was measured: it is too short to be planned for")
+            is_short = "" if self.run.code else ": it is too short to be planned for"
+            raise self.run.failure(f"while it was measured{is_short}")
         if self.run.is_paused:
             self._since = at
         elif not self.marks and at - self._since > START_S:

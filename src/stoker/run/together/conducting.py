@@ -1,7 +1,9 @@
 """Jobs are started as planned, watched to their ends, and told of.
 
 A job is started when another one has got so far that its own first batch comes at the right moment. If it comes too early,
-its loop is held there. It waits for nothing when the other one ends, for whatever reason: nothing waits for ever.
+its loop is held there. If a start-up takes longer than it did, later jobs are started earlier by as many times: the host is
+busier than it was. A job that waits for another one goes on when that ends or gets no further, for whatever reason:
+nothing waits for ever.
 """
 
 import time
@@ -9,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stoker.run.together.calibrating import START_S, STUCK_S
 from stoker.run.together.jobs import TogetherJob
 from stoker.run.together.planning import JobStart, ProgressMark, TogetherPlan
 from stoker.run.together.running import Running, ending
@@ -69,6 +72,7 @@ class _Watched:
         self.run = run
         self._iterations, self._batches = iterations, iterations * epochs
         self._over_at: float | None = None
+        self._batches_seen, self._moved_at = 0, time.monotonic()
         self.first_at: float | None = None
         """When it went on from its first batch."""
 
@@ -76,8 +80,16 @@ class _Watched:
     def passes(self) -> float:
         return 0.0 if self.run.seen is None else self.run.seen.batches / self._iterations
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has made no progress for so long that nobody should wait for it any more, whatever the reason."""
+        patience_s = START_S if self.run.first_at is None else STUCK_S
+        return not self.run.is_paused and time.monotonic() - self._moved_at > patience_s
+
     def look(self) -> None:
         seen = self.run.look()
+        if self.run.is_paused or (seen is not None and seen.batches != self._batches_seen):
+            self._moved_at, self._batches_seen = time.monotonic(), 0 if seen is None else seen.batches
         if seen is not None and seen.batches >= self._batches and (seen.is_waiting or seen.is_over):
             self._over_at = seen.asked_at  # it asks for one more batch than there is
 
@@ -89,11 +101,12 @@ class _Watched:
         if is_held:
             run.pause()
         else:
-            self.first_at = time.monotonic() if run.is_paused else run.first_at
             run.go_on()
+            self.first_at = run.first_at + run.paused_s
 
     def told(self, origin: float) -> RealJob:
         run, seen = self.run, self.run.seen
+        first_at = self.first_at
         ended_at = run.ended_at or time.monotonic()
         # The process goes on for a moment after its last epoch, which is none of the plan's business.
         if not run.code and self._over_at is not None:
@@ -101,11 +114,11 @@ class _Watched:
         return RealJob(
             run.name,
             run.code,
-            None if self.first_at is None else self.first_at - origin,
+            None if first_at is None else first_at - origin,
             ended_at - origin,
             self.passes,
             0 if seen is None else seen.bytes_storage,
-            tuple((at - origin, batches / self._iterations) for at, batches in run.points),
+            tuple((max(at, first_at or at) - origin, batches / self._iterations) for at, batches in run.points),
         )
 
 
@@ -118,7 +131,6 @@ def conduct(
 ) -> Real:
     """Start all jobs as planned, but for those that run already, and watch all until they have ended."""
     began_at = time.monotonic()
-    waiting = list(plan.starts)
     jobs: dict[int, _Watched] = {}
     started: list[Running] = []
     held = {start.number: start.held for start in plan.starts}
@@ -126,12 +138,16 @@ def conduct(
         jobs[number] = _Watched(run, plan.solo[number].iterations, plan.jobs[number].epochs)
         held[number] = None
         started.append(run)
-    waiting = [start for start in waiting if start.number not in running]
+    waiting = [start for start in plan.starts if start.number not in running]
+    slower = 1.0
     with ending(started):
         while waiting or not all(job.run.is_over for job in jobs.values()):
             for number, job in jobs.items():
                 job.look()
                 job.hold(not _has_come(held[number], jobs))
+            if (found := _slower(plan, jobs, running)) > slower:
+                slower = found
+                waiting = [start for start in plan.starts_if(slower) if start.number not in jobs]
             while waiting and _is_due(waiting[0], jobs, time.monotonic() - began_at):
                 number = waiting.pop(0).number
                 run = Running.start(plan.jobs[number], seed, cache_bytes)
@@ -144,6 +160,15 @@ def conduct(
     return Real(tuple(jobs[number].told(origin) for number in sorted(jobs)))
 
 
+def _slower(plan: TogetherPlan, jobs: Mapping[int, _Watched], running: Mapping[int, Running]) -> float:
+    """How many times as long start-ups take today as when they were measured, so far. Those that come will, too."""
+    now = time.monotonic()
+    spans_s = {
+        number: (job.run.first_at or now) - job.run.began_at for number, job in jobs.items() if number not in running
+    }
+    return max((span_s / max(plan.solo[number].startup_s, 0.1) for number, span_s in spans_s.items()), default=1.0)
+
+
 def _is_due(start: JobStart, jobs: dict[int, _Watched], elapsed_s: float) -> bool:
     if jobs and all(job.run.is_over for job in jobs.values()):
         return True
@@ -154,7 +179,7 @@ def _has_come(moment: ProgressMark | None, jobs: dict[int, _Watched]) -> bool:
     if moment is None:
         return True
     job = jobs.get(moment.job)
-    return job is not None and (job.run.is_over or (job.passes > 0 and job.passes >= moment.passes))
+    return job is not None and (job.run.is_over or job.is_stuck or (job.passes > 0 and job.passes >= moment.passes))
 
 
 def _progress(jobs: Sequence[TogetherJob], running: dict[int, _Watched], waiting: Sequence[JobStart]) -> str:
@@ -162,9 +187,15 @@ def _progress(jobs: Sequence[TogetherJob], running: dict[int, _Watched], waiting
     for number, job in enumerate(jobs):
         if number in running:
             done = min(1.0, running[number].passes / job.epochs)
-            parts.append(f"{job.name} {'has ended' if running[number].run.is_over else f'{done:.0%}'}")
+            parts.append(f"{job.name} {'has ended' if running[number].run.is_over else _percent(done)}")
     for start in waiting:
-        after = start.after
-        until = "" if after is None else f" until {jobs[after.job].name} is at {after.passes / jobs[after.job].epochs:.0%}"
+        after, until = start.after, ""
+        if after is not None:
+            its = jobs[after.job]
+            until = f" until {its.name} is at {_percent(after.passes / its.epochs)}"
         parts.append(f"{jobs[start.number].name} waits{until}")
     return ", ".join(parts)
+
+
+def _percent(part: float) -> str:
+    return f"{part:.0%}".replace("%", " %")

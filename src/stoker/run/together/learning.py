@@ -126,9 +126,11 @@ class Learning:
             objective=objective,
             ready=self._found.ready,
         )
-        for number, run in runs.items():
-            if number in going.who:
-                run.go_on()
-            else:
-                run.end()
+        ended = [run for number, run in runs.items() if number not in going.who]
+        for number in going.who:
+            runs[number].go_on()
+        for run in ended:
+            run.ask_to_end()
+        for run in ended:
+            run.end()
         return going, {number: runs[number] for number in going.who}

@@ -4,7 +4,7 @@ A start is kept by progress, not by the clock: a job begins when another one has
 to first batch, so a job is started earlier, by as long as it takes to its first batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +68,9 @@ class TogetherPlan:
     """How many passes each job has made, moment by moment, as predicted."""
     cached: float
     ready: float
-    elapsed_s: float = 0.0
-    """How long one of them runs already, as predicted for how far it has got."""
+    stage: SideBySide
+    elapsed_s: float | None = None
+    """How long one of them runs already, as predicted for how far it has got; None: none runs."""
 
     @property
     def order(self) -> list[str]:
@@ -85,9 +86,29 @@ class TogetherPlan:
         return max(self.outcome.starts_s)
 
     @property
+    def delays_s(self) -> list[float]:
+        """How much later than the first, or than now beside one that runs, each job is to be started."""
+        delays_s = {start.number: max(0.0, start.delay_s) for start in self.starts}
+        return [delays_s[number] for number in range(len(self.jobs))]
+
+    @property
     def dataset_bytes(self) -> float:
         """What an epoch reads."""
         return max(solo.samples * solo.sample_bytes for solo in self.solo)
+
+    def starts_if(self, slower: float) -> tuple[JobStart, ...]:
+        """The starts if start-ups take so many times as long as they did when they were measured."""
+        startups_s = [slower * one.startup_s for one in self.solo]
+        return _starts(self.stage, self.outcome, startups_s, self.elapsed_s)
+
+    def if_late(self, who: Sequence[int]) -> StaggerOutcome:
+        """What becomes of jobs of which some run, if those that have to be started take as much longer as is spared."""
+        now_s = self.elapsed_s or 0.0
+        starts_s = [
+            start if number in who else max(start, now_s + (1 + _SPARE) * its.startup_s)
+            for number, (start, its) in enumerate(zip(self.outcome.starts_s, self.solo, strict=True))
+        ]
+        return outcome_of(self.stage, self.stage.play(starts_s))
 
     def document(self) -> dict[str, Any]:
         """For `--json`."""
@@ -96,6 +117,7 @@ class TogetherPlan:
             "order": self.order,
             "offset_s": self.offset_s,
             "starts_s": list(self.outcome.starts_s),
+            "delays_s": self.delays_s,
             "predicted": {
                 "makespan_s": self.outcome.makespan_s,
                 "times_s": list(self.outcome.times_s),
@@ -121,11 +143,12 @@ def make_plan(
     runs: int | None = None,
     elapsed_s: float = 0.0,
     starts_s: Sequence[float] | None = None,
+    begun_s: Mapping[int, float] | None = None,
 ) -> TogetherPlan:
     """Find the best starts, unless they are given.
 
     `beside` has what is known of each job beside others. If one `runs` already, for `elapsed_s`, the others are started
-    from now on.
+    from now on, but for those that have begun, too: so much later than it.
     """
     solo = with_one_storage(solo)
     whole = max(one.samples * one.sample_bytes for one in solo)
@@ -135,7 +158,10 @@ def make_plan(
     staggered = [StaggerJob(its, job.epochs, one.iterations) for its, job, one in zip(times, jobs, solo, strict=True)]
     stage = SideBySide(staggered, cached=cached, ready=ready)
     curves: Curves = ()
-    earliest = None if runs is None else [0.0 if job == runs else elapsed_s + one.startup_s for job, one in enumerate(solo)]
+    begun_s = {} if runs is None else {runs: 0.0, **(begun_s or {})}
+    earliest = None if runs is None else [begun_s.get(job, elapsed_s + one.startup_s) for job, one in enumerate(solo)]
+    if earliest is not None and len(begun_s) == len(jobs):
+        starts_s = earliest
     if len(jobs) == 2:
         pair = stagger(
             *times,
@@ -150,7 +176,9 @@ def make_plan(
         outcome, simultaneous_s, sequential_s = pair.outcome, pair.simultaneous_s, pair.sequential_s
         curves = tuple((first, tuple(_corner(stage, first, corner) for corner in line)) for first, line in pair.curves)
     else:
-        many = stagger_many(staggered, cached=cached, ready=ready, objective=objective, earliest_s=earliest)
+        many = stagger_many(
+            staggered, cached=cached, ready=ready, objective=objective, earliest_s=earliest, running=begun_s
+        )
         outcome, simultaneous_s, sequential_s = many.outcome, many.simultaneous_s, many.sequential_s
     if starts_s is not None:
         outcome = outcome_of(stage, stage.play(starts_s))
@@ -166,7 +194,8 @@ def make_plan(
         lines=_lines(stage, outcome),
         cached=cached,
         ready=min(ready, cached),
-        elapsed_s=elapsed_s,
+        stage=stage,
+        elapsed_s=None if runs is None else elapsed_s,
     )
 
 

@@ -37,6 +37,8 @@ class Running:
         self.began_at = time.monotonic()
         self.first_at: float | None = None
         """When the loop got its first batch."""
+        self.paused_s = 0.0
+        """How long it was paused since then, all together."""
         self.seen: Seen | None = None
         """What the training loader last told."""
         self.points: list[tuple[float, int]] = []
@@ -50,7 +52,8 @@ class Running:
         self._family: set[int] = {pid}
         self._following = Following(lambda facts: facts.pid in self._family and not facts.rank)
         self._family_at = 0.0
-        self.is_paused = False
+        self.is_paused, self._paused_at = False, 0.0
+        self._is_ended = False
         self.only_evaluates = False
         """Whether its loaders were used without gradients alone, so far."""
 
@@ -126,23 +129,30 @@ class Running:
     def pause(self) -> None:
         """Stop its training loop."""
         if not self.is_paused and self.seen is not None:
-            self.is_paused = True
+            self.is_paused, self._paused_at = True, time.monotonic()
             self._signal(self.seen.facts.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
         """Let its training loop go on."""
         if self.is_paused and self.seen is not None:
             self.is_paused = False
+            self.paused_s += time.monotonic() - self._paused_at
             self._signal(self.seen.facts.pid, signal.SIGCONT)
+
+    def ask_to_end(self) -> None:
+        """Let it begin to end, unless it was running before: of several jobs all do so at once."""
+        if self._popen is not None and not self._is_ended:
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, number)
 
     def end(self) -> None:
         """End all of it, unless it was running before."""
         self._following.close()
-        if self._popen is None:
+        if self._popen is None or self._is_ended:
             return
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+        self.ask_to_end()
+        self._is_ended = True
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(_GRACE_S)
         with contextlib.suppress(ProcessLookupError):
@@ -163,6 +173,8 @@ def ending(jobs: Sequence[Running] | list[Running]) -> Iterator[None]:
     try:
         yield
     finally:
+        for job in jobs:
+            job.ask_to_end()
         for job in jobs:
             job.end()
         folder.loaders()  # which removes the records of those that were killed
