@@ -119,3 +119,17 @@ def test_errors_name_file_and_column(tmp_path, parquet):
         open_source(damaged)
     with pytest.raises(ConfigError, match="there is no table"):
         Tables(tmp_path / "none.parquet")
+
+
+def test_groups_that_stay_lie_in_memory_of_the_source(tmp_path):
+    place = tmp_path / "rows.parquet"
+    raws = [bytes([number]) * 10_000 for number in range(100)]
+    pq.write_table(table(raws), place, row_group_size=25)
+    stays, goes = Tables(place, "text"), Tables(place, "text", keep=300_000)
+    before = pa.total_allocated_bytes()
+    assert stays.read(range(100)) == raws
+    assert pa.total_allocated_bytes() - before < 250_000  # PyArrow's own is free for the next group
+    assert goes.read(range(100)) == raws
+    assert len(goes._held.get()._held) == 1
+    with pytest.raises(TypeError):
+        stays.read([3])[0][0] = 1

@@ -6,7 +6,9 @@ that column holds, as it lies in its group; without, it is the whole row, which 
 """
 
 import bisect
+import contextlib
 import itertools
+import mmap
 import multiprocessing
 import os
 import threading
@@ -140,6 +142,7 @@ class _Group(NamedTuple):
     batch: Any
     content: memoryview
     """Of the one column that is asked for."""
+    bytes: int
 
 
 class _Held:
@@ -163,6 +166,8 @@ class _Held:
         self._files: dict[int, TableFile] = {}
         self._held: OrderedDict[int, _Group] = OrderedDict()
         self._held_bytes = 0
+        self._all_stay = True
+        """Nothing had to go yet."""
         self._coming: dict[int, threading.Event] = {}
         self._queue: SimpleQueue[int] | None = None
 
@@ -186,10 +191,11 @@ class _Held:
             group = self._read(number)
             with self._lock:
                 self._held[number] = group
-                self._held_bytes += group.batch.nbytes
+                self._held_bytes += group.bytes
                 while self._held_bytes > self._most_bytes and len(self._held) > 1:
                     _, gone = self._held.popitem(last=False)
-                    self._held_bytes -= gone.batch.nbytes
+                    self._held_bytes -= gone.bytes
+                    self._all_stay = False
             return group
         finally:
             with self._lock:
@@ -207,11 +213,13 @@ class _Held:
         column = self._column
         batch = file.group(place, None if column is None else [column.split(".")[0]])
         if column is None:
-            return _Group(batch, memoryview(b""))
+            return _Group(batch, memoryview(b""), batch.nbytes)
         values = values_of(batch, column)
         rows = slice(self._firsts[number], self._firsts[number + 1])
         self.starts[rows], self.ends[rows] = values.bounds[:-1], values.bounds[1:]
-        return _Group(batch, values.content)
+        if file.is_mapped or not self._all_stay:
+            return _Group(batch, values.content, batch.nbytes)
+        return _Group(None, _in_large_pages(values.content), len(values.content))
 
     def expect(self, groups: Sequence[int]) -> None:
         """Read groups in a thread, one after the other."""
@@ -232,3 +240,15 @@ class _Held:
                 self._bring(number, self._coming[number])
             except Exception:  # the one who asks for it reads it again, and raises
                 continue
+
+
+def _in_large_pages(content: memoryview) -> memoryview:
+    """A copy for what stays. Small pages that nobody had before cost several times what is read into them; and PyArrow
+    reads the next group into the memory of this one."""
+    if not content.nbytes:
+        return content
+    room = mmap.mmap(-1, content.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # not every kernel has them
+        room.madvise(mmap.MADV_HUGEPAGE)
+    np.frombuffer(room, np.uint8)[:] = np.frombuffer(content, np.uint8)
+    return memoryview(room).toreadonly()
