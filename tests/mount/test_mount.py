@@ -165,6 +165,30 @@ def test_a_bucket_is_listed_once_and_each_object_is_got_once(
         server.close()
 
 
+def test_what_was_pulled_before_is_not_got_again(
+    bucket: Path, tmp_path: Path, options: list[str], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = BucketServer()
+    try:
+        for path in bucket.rglob("*.png"):
+            server.objects[f"train/{path.relative_to(bucket)}"] = path.read_bytes()
+        credentials = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        for name, value in {"AWS_ENDPOINT_URL": server.address, "XDG_CACHE_HOME": str(tmp_path), **credentials}.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "shelf").mkdir()
+        pull = [sys.executable, "-m", "stoker", "cache", "pull", "s3://bucket/train/", "--dir", str(tmp_path / "shelf")]
+        pulled = subprocess.run(pull, capture_output=True, text=True, timeout=HANG_S)
+        assert pulled.returncode == 0, pulled.stderr
+        assert sum(server.gets.values()) == 48
+        server.forget()
+        by = [*options[:2], "--mount-by", way, "--mount", f"s3://bucket/train={tmp_path / 'data'}"]
+        mounted = run(by, script(tmp_path, TRAIN), tmp_path / "data")
+        assert mounted.returncode == 0, mounted.stderr
+        assert server.gets == {}
+    finally:
+        server.close()
+
+
 @pytest.mark.usefixtures("fuse")
 def test_readers_in_c_see_the_same_bytes_and_nobody_can_write(bucket: Path, tmp_path: Path, options: list[str]) -> None:
     look = f"""

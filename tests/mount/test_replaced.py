@@ -1,6 +1,7 @@
 """The folder that Python alone sees, beside the same one on a file system."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -186,3 +187,15 @@ def test_it_is_for_python_where_there_is_no_fuse(storage: Path, tmp_path: Path) 
     refused = ran([str(tmp_path / "without.py"), str(tmp_path), *words], tmp_path / "there")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "--mount-by fuse: libfuse is not installed" in refused.stderr
+
+
+def test_it_is_for_python_where_mounting_is_not_permitted(storage: Path, tmp_path: Path) -> None:
+    if os.getuid() or shutil.which("setpriv") is None or not os.path.exists("/dev/fuse"):
+        pytest.skip("this needs root, setpriv and /dev/fuse")
+    script, data = tmp_path / "script.py", tmp_path / "data"
+    script.write_text("import os, sys\nprint(os.listdir(sys.argv[1]))")
+    limited = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    run = [sys.executable, "-m", "stoker", "run", "--cache", "1MB", "--mount", f"{storage}={data}", str(script), str(data)]
+    found = subprocess.run([*limited, *run], capture_output=True, text=True, timeout=HANG_S)
+    assert found.stdout == "['a', 'b']\n", found.stderr
+    assert "for Python alone" in found.stderr

@@ -99,7 +99,7 @@ def _by_fuse(what: dict[str, Any]) -> int:
     os.close(reading)
     kind, _, rest = answer.decode("utf-8", "replace").partition(" ")
     if kind == FUSE:
-        raise NoFuseError(f"mounting is not permitted ({rest})")
+        raise NoFuseError("mounting is not permitted")
     if kind != "files":
         trouble = rest or "the process that serves it has ended"
         raise ConfigError(f"{what['address']} cannot be mounted at {what['folder']}: {trouble}")
