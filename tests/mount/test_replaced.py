@@ -199,3 +199,31 @@ def test_it_is_for_python_where_mounting_is_not_permitted(storage: Path, tmp_pat
     found = subprocess.run([*limited, *run], capture_output=True, text=True, timeout=HANG_S)
     assert found.stdout == "['a', 'b']\n", found.stderr
     assert "for Python alone" in found.stderr
+
+
+def test_errors_are_told_once_and_a_cache_that_cannot_be_held_before_the_script(storage: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        f"""
+import multiprocessing, os, sys
+open({str(storage / "a/one.txt")!r}, "a").write("more")
+
+def read(_):
+    try:
+        open(sys.argv[1] + "/a/one.txt")
+    except OSError as error:
+        return error.errno
+
+if __name__ == "__main__":
+    for _ in range(2):
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            print(pool.map(read, range(4)))
+"""
+    )
+    words = ["-m", "stoker", "run", "--mount-by", "python", "--mount", f"{storage}={tmp_path / 'data'}", "--cache"]
+    script = [str(tmp_path / "script.py"), str(tmp_path / "data")]
+    found = ran([*words, "1MB", *script], tmp_path / "here")
+    assert found.stdout == "[116, 116, 116, 116]\n" * 2, found.stderr
+    assert found.stderr.count("has changed since") == 1
+    refused = ran([*words, "1000TB", *script], tmp_path / "there")
+    assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
+    assert "a cache of 1000.0 TB cannot be held" in refused.stderr

@@ -62,7 +62,11 @@ class Served:
 
     use_ns = True
 
-    def __init__(self, listed: Listed, cache: Cache, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, listed: Listed, cache: Cache, ready: Callable[[], None], may_tell: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`may_tell` says whether no other process has printed an error of this folder."""
+        self._may_tell = may_tell
         self._listed = listed
         self._source: Any = listed.source
         self._tree = Tree(listed.names)
@@ -149,7 +153,8 @@ class Served:
         """An error for the reader. The first one is printed, as the reader sees no words."""
         if not self._has_told:
             self._has_told = True
-            print(f"stoker: {why}", file=sys.stderr, flush=True)
+            if self._may_tell():
+                print(f"stoker: {why}", file=sys.stderr, flush=True)
         return OSError(code, why)
 
     def release(self, path: str, fh: int) -> int:

@@ -74,12 +74,18 @@ def mount(what: dict[str, Any], way: str | None) -> Mounted:
 
 def _for_python(what: dict[str, Any], why: str) -> Mounted:
     """List what is there, and leave the listing where the script's processes find it: in memory, open in this process."""
+    from stoker.cache.cached import Cache
     from stoker.memory import nameless_file
     from stoker.mount.names import listed
+    from stoker.mount.within import NOT_TOLD
 
     found = listed(what["address"])
+    Cache(
+        found.source.name, what["cache"], what["cache_dir"], disk=what["cache_disk"]
+    ).close()  # what cannot be is said now
     listing = nameless_file()
     with open(listing, "wb", closefd=False) as file:
+        file.write(NOT_TOLD)
         pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
     os.set_inheritable(listing, True)
     place = f"/proc/{os.getpid()}/fd/{listing}"

@@ -6,6 +6,7 @@ which becomes the script. So all processes of the run find it, and it is gone wi
 
 import contextlib
 import errno
+import fcntl
 import os
 import pickle
 import stat
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # what a process never asks for it does not load
     from stoker.memory import Bytes
     from stoker.mount.serving import Served
 
+NOT_TOLD, _TOLD = b"\0", b"\1"
 _DEVICE = 0x5704
 _FOLDERS_FROM = 1 << 40
 
@@ -58,11 +60,22 @@ class Within:
         mount = self._mount
         try:
             with open(mount["listing"], "rb") as file:
+                file.seek(1)
                 found = pickle.load(file)  # of the run that started this process
         except OSError as error:
             raise OSError(errno.ENOTCONN, f"the run that has {self.folder} has ended") from error
-        name = getattr(found.source, "name", mount["address"])
-        return Served(found, Cache(name, mount["cache"], mount["cache_dir"], disk=mount["cache_disk"]), ready=lambda: None)
+        cache = Cache(found.source.name, mount["cache"], mount["cache_dir"], disk=mount["cache_disk"])
+        return Served(found, cache, ready=lambda: None, may_tell=self._may_tell)
+
+    def _may_tell(self) -> bool:
+        """Whether no process of the run has printed an error of this folder. The first byte of the listing says so."""
+        with contextlib.suppress(OSError), open(self._mount["listing"], "r+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            has_told = file.read(1) == _TOLD
+            file.seek(0)
+            file.write(_TOLD)
+            return not has_told
+        return True
 
     def status(self, place: str, named: Any) -> os.stat_result:
         """What `os.stat` says."""
