@@ -1,9 +1,9 @@
 """How fast are rows of Parquet as samples, beside PyArrow that reads whole row groups in order and drops them?
 
 10^6 rows of one column of bytes, in row groups of 10,000, from a file in memory. `order` reads all rows in order, 256 at
-once, the next ones expected; `rows` is PyArrow that gives each row, too. `random` reads them in random order, with room for
-all groups: `first` epoch reads them, `again` has them; `kept` is PyArrow that reads all groups in order and keeps them. All in
-a process like a loader's worker.
+once, the next ones expected; `rows` is PyArrow that gives each row, too. `random` reads them in random order, with room
+for all groups: `first` epoch reads them, `again` has them; `kept` is PyArrow that reads all groups in order and keeps them.
+All in a process like a loader's worker.
 """
 
 import argparse
