@@ -1,8 +1,9 @@
 """How fast are rows of Parquet as samples, beside PyArrow that reads whole row groups in order and drops them?
 
 10^6 rows of one column of bytes, in row groups of 10,000, from a file in memory. `order` reads all rows in order, 256 at
-once, the next ones expected. `random` does so in random order, with room for all groups: `first` epoch reads them, `again`
-has them; `kept` is PyArrow that reads all groups in order and keeps them. All in a process like a loader's worker.
+once, the next ones expected; `rows` is PyArrow that gives each row, too. `random` reads them in random order, with room
+for all groups: `first` epoch reads them, `again` has them; `kept` is PyArrow that reads all groups in order and keeps them.
+All in a process like a loader's worker.
 """
 
 import argparse
@@ -37,12 +38,12 @@ def make(place: Path, rows: int, size: int) -> None:
             writer.write_table(pa.table([content, labels], schema=schema), row_group_size=GROUP)
 
 
-def plain(place: Path, *, keeps: bool = False) -> int:
+def plain(place: Path, *, keeps: bool = False, gives: bool = False) -> int:
     """All row groups, one after the other, with PyArrow alone."""
     file, kept, count = pq.ParquetFile(place, memory_map=True), [], 0
     for number in range(file.num_row_groups):
         group = file.read_row_group(number, columns=["content"])
-        count += group.num_rows
+        count += len(group.column(0).to_pylist()) if gives else group.num_rows
         if keeps:
             kept.append(group)
     return count
@@ -69,6 +70,8 @@ def work(place: Path, line: Connection) -> None:
         match what:
             case "pyarrow":
                 count = plain(place)
+            case "rows":
+                count = plain(place, gives=True)
             case "kept":
                 count = plain(place, keeps=True)
             case "order":
@@ -98,7 +101,7 @@ def main() -> None:
             here.send(what)
             return float(here.recv())
 
-        names = ("pyarrow", "kept", "order", "first", "again")
+        names = ("pyarrow", "rows", "kept", "order", "first", "again")
         outcome = harness.alternate({name: partial(measured, name) for name in names}, options.rounds)
         here.send(None)
         process.join()
@@ -106,6 +109,7 @@ def main() -> None:
         "How fast are rows of Parquet as samples, beside PyArrow that reads whole row groups in order?",
         rows_per_s={name: round(value) for name, value in outcome.medians().items()},
         order_beside_pyarrow=round(outcome.ratio("order", "pyarrow"), 3),
+        order_beside_rows=round(outcome.ratio("order", "rows"), 3),
         first_takes=round(1 / outcome.ratio("first", "order"), 3),
         first_beside_kept_takes=round(1 / outcome.ratio("first", "kept"), 3),
         again_takes=round(1 / outcome.ratio("again", "order"), 3),

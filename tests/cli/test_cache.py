@@ -8,6 +8,7 @@ from tests.cache.requests import Numbered
 import stoker
 from stoker.cache.cached import Cache
 from stoker.cli import main
+from stoker.source.files import Files
 
 
 def test_ls_and_clear(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,3 +110,27 @@ def test_pull_fills_the_cache_that_a_dataset_uses(tmp_path: Path, capsys: pytest
     assert main(["cache", "pull", str(folder), "--size", "10kB", "--dir", str(tmp_path / "kept")]) == 0
     assert main(["cache", "pull", str(tmp_path / "nowhere")]) == 1
     assert "no files at" in capsys.readouterr().err
+
+
+def test_pull_fills_memory_and_then_the_disk_and_reads_no_more_than_fits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, disk = tmp_path / "files", f"{tmp_path / 'disk'}:40kB"
+    folder.mkdir()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "disk").mkdir()
+    for number in range(200):
+        (folder / f"{number:03}").write_bytes(b"x" * 1000)
+        os.utime(folder / f"{number:03}", (1, 1))
+    read: list[int] = []
+    whole = Files.read
+    monkeypatch.setattr(Files, "read", lambda self, ids: read.extend(ids) or whole(self, ids))
+    pull = ["cache", "pull", str(folder), "--dir", str(tmp_path / "kept"), "--cache-disk", disk]
+    assert main([*pull, "--size", "30kB"]) == 0
+    assert "30 items, 30.0 KB of 200 KB, and on the disk 40 items, 40.0 KB, are in the cache" in capsys.readouterr().out
+    assert read == [*range(128)]  # in the second look nothing more fits
+    read.clear()
+    assert main([*pull, "--size", "30kB"]) == 0
+    assert read == []
+    assert main(pull) == 1
+    assert "--cache-disk needs --size" in capsys.readouterr().err

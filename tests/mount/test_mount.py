@@ -59,18 +59,31 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(autouse=True)
-def fuse() -> None:
+def why_no_fuse() -> str:
     if importlib.util.find_spec("mfusepy") is None:
-        pytest.skip("mfusepy is not installed: pip install 'stoker[mount]'")
+        return "mfusepy is not installed: pip install 'stoker[mount]'"
     try:
         import mfusepy  # noqa: F401
     except OSError as error:
-        pytest.skip(f"libfuse is not installed: {error}")
+        return f"libfuse is not installed: {error}"
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
     except OSError as error:
-        pytest.skip(f"/dev/fuse cannot be used: {error}")
+        return f"/dev/fuse cannot be used: {error}"
+    return ""
+
+
+@pytest.fixture
+def fuse() -> None:
+    if trouble := why_no_fuse():
+        pytest.skip(trouble)
+
+
+@pytest.fixture(params=["fuse", "python"])
+def way(request: pytest.FixtureRequest) -> str:
+    if request.param == "fuse" and (trouble := why_no_fuse()):
+        pytest.skip(trouble)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -104,22 +117,31 @@ def script(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_training_has_the_same_losses_and_asks_storage_once(bucket: Path, tmp_path: Path, options: list[str]) -> None:
+def test_training_has_the_same_losses_and_asks_storage_once(
+    bucket: Path, tmp_path: Path, options: list[str], way: str
+) -> None:
     train = script(tmp_path, TRAIN)
     plain = subprocess.run([sys.executable, train, bucket], capture_output=True, text=True, timeout=HANG_S)
     assert plain.returncode == 0, plain.stderr
-    mounted = run(options, train, tmp_path / "data", bucket)  # after the first epoch the storage is gone
+    mounted = run(
+        [*options, "--mount-by", way], train, tmp_path / "data", bucket
+    )  # after the first epoch the storage is gone
     assert mounted.returncode == 0, mounted.stderr
     assert mounted.stdout == plain.stdout
     assert len(plain.stdout.splitlines()) == 12
-    assert "by FUSE: read-only, 49 files" in mounted.stderr
+    said = {
+        "fuse": "by FUSE: ",
+        "python": "for Python alone, not for libraries in C or other programs (--mount-by python): ",
+    }
+    assert f"{said[way]}read-only, 49 files" in mounted.stderr
     assert not (tmp_path / "data" / "labels.json").exists()
 
 
 def test_a_bucket_is_listed_once_and_each_object_is_got_once(
-    bucket: Path, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+    bucket: Path, tmp_path: Path, options: list[str], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = BucketServer(page=20)
+    by = [*options[:2], "--mount-by", way]
     try:
         for path in bucket.rglob("*"):
             if path.is_file():
@@ -129,13 +151,13 @@ def test_a_bucket_is_listed_once_and_each_object_is_got_once(
             monkeypatch.setenv(name, value)
         train = script(tmp_path, TRAIN)
         plain = subprocess.run([sys.executable, train, bucket], capture_output=True, text=True, timeout=HANG_S)
-        mounted = run([*options[:2], "--mount", f"s3://bucket/train={tmp_path / 'data'}"], train, tmp_path / "data")
+        mounted = run([*by, "--mount", f"s3://bucket/train={tmp_path / 'data'}"], train, tmp_path / "data")
         assert (mounted.returncode, mounted.stdout) == (0, plain.stdout), mounted.stderr
         assert server.pages == 3
         assert {key: count for key, count in server.gets.items() if count} == {
             key: 1 for key in server.objects if key.endswith(".png")
         }
-        gone = run([*options[:2], "--mount", f"s3://typo/train={tmp_path / 'data'}"], train, tmp_path / "data")
+        gone = run([*by, "--mount", f"s3://typo/train={tmp_path / 'data'}"], train, tmp_path / "data")
         assert gone.returncode == 1
         assert "typo" in gone.stderr
         assert len(gone.stderr.splitlines()) == 1
@@ -143,6 +165,31 @@ def test_a_bucket_is_listed_once_and_each_object_is_got_once(
         server.close()
 
 
+def test_what_was_pulled_before_is_not_got_again(
+    bucket: Path, tmp_path: Path, options: list[str], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = BucketServer()
+    try:
+        for path in bucket.rglob("*.png"):
+            server.objects[f"train/{path.relative_to(bucket)}"] = path.read_bytes()
+        credentials = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        for name, value in {"AWS_ENDPOINT_URL": server.address, "XDG_CACHE_HOME": str(tmp_path), **credentials}.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "shelf").mkdir()
+        pull = [sys.executable, "-m", "stoker", "cache", "pull", "s3://bucket/train/", "--dir", str(tmp_path / "shelf")]
+        pulled = subprocess.run(pull, capture_output=True, text=True, timeout=HANG_S)
+        assert pulled.returncode == 0, pulled.stderr
+        assert sum(server.gets.values()) == 48
+        server.forget()
+        by = [*options[:2], "--mount-by", way, "--mount", f"s3://bucket/train={tmp_path / 'data'}"]
+        mounted = run(by, script(tmp_path, TRAIN), tmp_path / "data")
+        assert mounted.returncode == 0, mounted.stderr
+        assert server.gets == {}
+    finally:
+        server.close()
+
+
+@pytest.mark.usefixtures("fuse")
 def test_readers_in_c_see_the_same_bytes_and_nobody_can_write(bucket: Path, tmp_path: Path, options: list[str]) -> None:
     look = f"""
 import os, subprocess
@@ -169,16 +216,17 @@ for path in ("labels.json", "new"):
     assert lines[51:] == ["Read-only file system"] * 2
 
 
-def test_a_file_that_changed_is_a_clear_error(bucket: Path, tmp_path: Path, options: list[str]) -> None:
+def test_a_file_that_changed_is_a_clear_error(bucket: Path, tmp_path: Path, options: list[str], way: str) -> None:
     text = f"import os\nopen({str(bucket / 'labels.json')!r}, 'w').write('[1, 2]')\n"
     text += (
         f"try:\n    open({str(tmp_path / 'data/labels.json')!r}).read()\nexcept OSError as error:\n    print(error.errno)\n"
     )
-    found = run(options, script(tmp_path, text))
+    found = run([*options, "--mount-by", way], script(tmp_path, text))
     assert (found.returncode, found.stdout) == (0, "116\n"), found.stderr
     assert "/labels.json has changed since the folder was mounted" in found.stderr
 
 
+@pytest.mark.usefixtures("fuse")
 def test_the_folder_is_gone_when_the_run_is_killed(tmp_path: Path, options: list[str]) -> None:
     sleeper = script(tmp_path, "import sys, time\nprint('here', flush=True)\nsys.stdin.read()\n")
     command = [sys.executable, "-m", "stoker", "run", *options, str(sleeper)]
@@ -206,7 +254,7 @@ def _serves(pid: int, folder: Path) -> bool:
     return b"stoker.mount" in words and any(os.fsencode(f'"{folder}"') in word for word in words)
 
 
-def test_what_cannot_be_mounted_is_said(bucket: Path, tmp_path: Path, options: list[str]) -> None:
+def test_what_cannot_be_mounted_is_said(bucket: Path, tmp_path: Path, options: list[str], way: str) -> None:
     nothing = script(tmp_path, "")
     full = tmp_path / "full"
     full.mkdir()
@@ -219,7 +267,7 @@ def test_what_cannot_be_mounted_is_said(bucket: Path, tmp_path: Path, options: l
         (["--mount", f"{bucket}={tmp_path / 'data'}"], "--mount needs --cache"),
         ([*plan, "--peers", "auto", "--mount", f"{bucket}={tmp_path / 'data'}"], "does not go with --peers"),
     ):
-        found = run(mount, nothing)
+        found = run([*mount, "--mount-by", way], nothing)
         assert (found.returncode, found.stdout) == (1, "")
         assert said in found.stderr
         assert len(found.stderr.splitlines()) == 1

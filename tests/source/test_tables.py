@@ -10,7 +10,7 @@ import stoker
 from stoker import open_source
 from stoker.errors import ConfigError, SourceError
 from stoker.source.files import Files
-from stoker.source.table_files import row
+from stoker.source.table_files import TableFile, row
 from stoker.source.tables import Tables
 from stoker.testing import SourceContract
 
@@ -119,3 +119,32 @@ def test_errors_name_file_and_column(tmp_path, parquet):
         open_source(damaged)
     with pytest.raises(ConfigError, match="there is no table"):
         Tables(tmp_path / "none.parquet")
+
+
+def test_groups_that_stay_lie_in_memory_of_the_source(tmp_path):
+    place = tmp_path / "rows.parquet"
+    raws = [bytes([number]) * 10_000 for number in range(100)]
+    pq.write_table(table(raws), place, row_group_size=25)
+    stays, goes = Tables(place, "text"), Tables(place, "text", keep=300_000)
+    before = pa.total_allocated_bytes()
+    assert stays.read(range(100)) == raws
+    assert pa.total_allocated_bytes() - before < 250_000  # PyArrow's own is free for the next group
+    assert goes.read(range(100)) == raws
+    assert len(goes._held.get()._held) == 1
+    with pytest.raises(TypeError):
+        stays.read([3])[0][0] = 1
+
+
+def test_where_not_all_groups_can_stay_those_that_came_first_do(tmp_path, monkeypatch):
+    place, read, whole = tmp_path / "rows.parquet", [], TableFile.group
+    raws = [bytes([number]) * 1000 for number in range(200)]
+    pq.write_table(table(raws), place, row_group_size=10)
+    monkeypatch.setattr(
+        TableFile, "group", lambda self, number, columns: read.append(number) or whole(self, number, columns)
+    )
+    source = Tables(place, "text", keep=125_000)  # PyArrow counts some bytes more for those that pass
+    for epoch in range(3):
+        assert [bytes(source.read([number])[0]) for number in range(200)] == raws
+        assert len(source._held.get()._held) <= 12
+        assert read == [*range(20)] if epoch == 0 else len(read) <= 13
+        read.clear()

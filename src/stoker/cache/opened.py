@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from stoker.cache.cached import Cache
-from stoker.memory import Bytes
+from stoker.memory import Bytes, nameless_file
 from stoker.meter import Tally
 from stoker.sealed import BLOCK_BYTES
 
@@ -157,3 +157,32 @@ class _RealFile(LateDescriptor):
         descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self._tally.miss(os.fstat(descriptor).st_size, is_looked_for=False)
         return descriptor
+
+
+class FileInMemory(CachedFile):
+    """All bytes of a file that has no place of its own here. Code that needs a descriptor gets one of memory."""
+
+    def __init__(self, content: Bytes, name: Any) -> None:
+        io.BytesIO.__init__(self, content)
+        self.name = name
+        self._real = _Copy(content)
+
+
+class _Copy(LateDescriptor):
+    """A file's bytes in memory without a name."""
+
+    def __init__(self, content: Bytes) -> None:
+        self._content = content
+
+    def _make(self) -> int:
+        return copied(self._content)
+
+
+def copied(content: Bytes) -> int:
+    """A descriptor of memory that holds these bytes, at its beginning."""
+    descriptor = nameless_file()
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

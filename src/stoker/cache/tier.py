@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 from stoker.cache import places
 from stoker.cache.disk import OpenDiskTier
+from stoker.cache.inspection import StoreStats
 from stoker.cache.shelf import DISK, Budget, CacheUse, Shelf
 from stoker.cache.store import StoreBusyError, StoreFullError
 from stoker.host import forks
@@ -120,6 +121,10 @@ class DiskTier:
     def put(self, items: Sequence[tuple[bytes, Bytes]]) -> int:
         """Keep items that fit. Returns how many."""
         return self._try(lambda disk: disk.put(items), 0)
+
+    def stats(self) -> StoreStats | None:
+        """What is in the tier; None if it cannot be used."""
+        return self._try(lambda disk: disk.stats(), None)
 
     def close(self) -> None:
         """Leave the tier."""

@@ -12,20 +12,31 @@ from stoker.errors import CommandError
 from stoker.extras import TORCH
 from stoker.source.opening import open_source
 from stoker.source.reading import Named
-from stoker.units import format_bytes, parse_bytes
+from stoker.units import format_bytes, parse_bytes, parse_place
 
 _LINE_AGAIN = "\r\x1b[K"
 _AT_ONCE, _AHEAD = 64, 4
+_FAULT = 6
+"""The first fault in words, of what a Tally has counted."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
     parser.add_argument("url", help="a folder or pattern, of files or in an object store, as `stoker.open_source` takes it")
-    parser.add_argument("--size", metavar="SIZE", help="how much of it to keep (default: all)")
+    parser.add_argument("--size", metavar="SIZE", help="how much of it to keep in memory (default: all)")
+    parser.add_argument(
+        "--cache-disk",
+        metavar="DIR:SIZE",
+        help="with --size: keep what memory has no room for there, up to so much",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read all samples once; those that fit are kept."""
+    """Read the samples that fit, each once, and keep them."""
+    if options.cache_disk is not None:
+        parse_place(options.cache_disk, "--cache-disk")
+        if options.size is None:
+            raise CommandError("--cache-disk needs --size SIZE: the disk keeps what memory has no room for")
     TORCH.check()
     from stoker.tensor.dataset import Dataset
 
@@ -35,23 +46,32 @@ def run(options: argparse.Namespace) -> int:
     samples = len(source)
     sizes = list(source.sizes(range(samples)))
     size = parse_bytes(options.size, "--size") if options.size else sum(sizes)
-    dataset = Dataset(source, _unprepared, cache=max(size, 1), cache_dir=options.dir)
+    dataset = Dataset(source, _unprepared, cache=max(size, 1), cache_dir=options.dir, cache_disk=options.cache_disk)
     cache = dataset.cache
     assert cache is not None
     try:
-        done = 0
+        done, whole = 0, sum(sizes)
         for start in range(0, samples, _AT_ONCE):
-            dataset.expect(range(start, min(start + _AHEAD * _AT_ONCE, samples)))
-            some = range(start, min(start + _AT_ONCE, samples))
+            room = cache.room_bytes()
+            ahead = range(start, min(start + _AHEAD * _AT_ONCE, samples))
+            if sum(sizes[number] for number in ahead) <= room:  # otherwise not all of them will be read
+                dataset.expect(ahead)
+            some = [number for number in ahead[:_AT_ONCE] if sizes[number] <= room]
             done += sum(map(len, dataset.fetch(some)))
-            _show(f"{some.stop:,} of {samples:,} samples, {format_bytes(done)} of {format_bytes(sum(sizes))}")
+            _show(f"{start + len(some):,} of {samples:,} samples, {format_bytes(done)} of {format_bytes(whole)}")
         _show("")
         kept = cache.stats()
+        on_disk = cache.disk.stats() if cache.disk is not None else None
+        fault = cache.tally.take()[_FAULT]
     finally:
         cache.close()
     if kept is None:
         raise CommandError("the cache cannot be used on this host: `stoker doctor` says more")
-    there = f"{kept.items:,} items, {format_bytes(kept.payload_bytes)} of {format_bytes(sum(sizes))}"
+    if fault:
+        print(f"stoker: {fault}", file=sys.stderr)
+    there = f"{kept.items:,} items, {format_bytes(kept.payload_bytes)} of {format_bytes(whole)}"
+    if on_disk is not None:
+        there += f", and on the disk {on_disk.items:,} items, {format_bytes(on_disk.payload_bytes)},"
     print(f"{source.name}: {there} are in the cache")
     return 0
 

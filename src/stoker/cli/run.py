@@ -11,9 +11,11 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stoker.errors import ConfigError
 from stoker.extras import CACHE
+from stoker.mount.start import WAYS
 from stoker.plan import PREPS, Plan
 from stoker.run.script import execute
 from stoker.units import parse_bytes, parse_place
@@ -40,8 +42,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="URL=DIR",
         action="append",
         default=[],
-        help="with --cache: let the folder DIR have what is below an address (s3://bucket/train), read-only, by FUSE; "
-        "whatever opens files there reads through the cache (docs/mount.md)",
+        help="with --cache: let the folder DIR have what is below an address (s3://bucket/train), read-only; what opens "
+        "files there reads through the cache (docs/mount.md)",
+    )
+    parser.add_argument(
+        "--mount-by",
+        choices=WAYS,
+        help="fuse: for every program; python: for Python's own functions alone. Otherwise fuse, where it can be used",
     )
     parser.add_argument(
         "--peers",
@@ -118,8 +125,11 @@ def run(options: argparse.Namespace) -> int:
         if not plan.cache_bytes:
             raise ConfigError("--peers needs --cache SIZE: hosts give each other what their caches hold")
         plan = replace(plan, peers=options.peers)
+    for_python: list[dict[str, Any]] = []
     if options.mount:
-        plan = _mount(options.mount, plan)
+        plan, for_python = _mount(options.mount, options.mount_by, plan)
+    elif options.mount_by is not None:
+        raise ConfigError("--mount-by needs --mount URL=DIR")
     if options.group is not None:
         from stoker.group.door import check_name  # what is not asked for is not loaded: that takes a tenth of a second
 
@@ -152,22 +162,31 @@ def run(options: argparse.Namespace) -> int:
             "command": list(options.script),
             "debug": options.debug,
             "is_told": options.restart_args is not None,
+            "mounts": for_python,
         }
         execute(words, settings)
     return 0
 
 
-def _mount(wanted: list[str], plan: Plan) -> Plan:
+def _mount(wanted: list[str], way: str | None, plan: Plan) -> tuple[Plan, list[dict[str, Any]]]:
     """Mount folders. The cache is theirs: the script's loaders need none for what they read there."""
-    from stoker.mount.start import mount, own_mounts, parse_mount
+    from stoker.mount.start import PYTHON, mount, own_mounts, parse_mount
 
     places = [parse_mount(text) for text in wanted]
     if not plan.cache_bytes:
         raise ConfigError("--mount needs --cache SIZE: what is read below the folder is kept there")
     if plan.peers is not None:
         raise ConfigError("--mount does not go with --peers: a mounted folder has a cache of this host alone")
-    own_mounts()
+    if way != PYTHON:
+        own_mounts()
+    for_python: list[dict[str, Any]] = []
+    cache = {"cache": plan.cache_bytes, "cache_dir": plan.cache_dir, "cache_disk": plan.cache_disk}
     for address, folder in places:
-        files = mount(address, folder, plan.cache_bytes, plan.cache_dir, plan.cache_disk)
-        print(f"stoker: {address} is at {folder}, by FUSE: read-only, {files:,} files", file=sys.stderr, flush=True)
-    return replace(plan, cache_bytes=None, cache_dir=None, cache_disk=None)
+        mounted = mount({"address": address, "folder": folder, **cache}, way)
+        how = "by FUSE"
+        if mounted.for_python is not None:
+            for_python.append(mounted.for_python)
+            how = f"for Python alone, not for libraries in C or other programs ({mounted.without_fuse})"
+        said = f"{address} is at {folder}, {how}: read-only, {mounted.files:,} files"
+        print(f"stoker: {said}", file=sys.stderr, flush=True)
+    return replace(plan, cache_bytes=None, cache_dir=None, cache_disk=None), for_python

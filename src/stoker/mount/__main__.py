@@ -1,7 +1,8 @@
 """The process that serves a folder: `python -m stoker.mount WHAT OWNER READY`. `start` starts it.
 
 WHAT is JSON. OWNER is a descriptor of the process that the folder is for: when that ends, in any way, so does this one.
-To READY is written what went wrong, or nothing more than the number of files once the folder is there.
+To READY is written one word, and what belongs to it: `files` and their number once the folder is there, `fuse` and why
+nothing can be mounted here, `trouble` and what else went wrong.
 """
 
 import contextlib
@@ -51,10 +52,15 @@ def main(what: dict[str, Any], owner: int, ready: int) -> None:
             attr_timeout=3600,
             negative_timeout=60,
         )
-    except (ConfigError, OSError, RuntimeError) as error:
-        with contextlib.suppress(OSError):  # it was told before that all is well
-            tell(f"trouble {error}")
-        sys.exit(1)
+    except (ConfigError, OSError) as error:
+        kind, trouble = "trouble", str(error)
+    except RuntimeError as error:  # of libfuse: /dev/fuse is there, and mounting is not permitted
+        kind, trouble = "fuse", str(error)
+    else:
+        return
+    with contextlib.suppress(OSError):  # it was told before that all is well
+        tell(f"{kind} {trouble}")
+    sys.exit(1)
 
 
 def _end_with(owner: int, folder: str) -> None:

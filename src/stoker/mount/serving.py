@@ -27,8 +27,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 class _Handle:
     """An open file. It is fetched when it is first read from."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.lock = threading.Lock()
         self.payload: Bytes | None = None
 
@@ -63,12 +62,17 @@ class Served:
 
     use_ns = True
 
-    def __init__(self, listed: Listed, cache: Cache, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, listed: Listed, cache: Cache, ready: Callable[[], None], may_tell: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`may_tell` says whether no other process has printed an error of this folder."""
+        self._may_tell = may_tell
+        self._listed = listed
         self._source: Any = listed.source
         self._tree = Tree(listed.names)
         self._cache = cache
         self._ready = ready
-        self._sizes = list(listed.source.sizes(range(len(listed.names))))
+        self._sizes = listed.sizes
         self._keys: dict[int, bytes] = {}
         self._open: dict[int, _Handle] = {}
         self._next = 0
@@ -78,6 +82,10 @@ class Served:
 
     def __len__(self) -> int:
         return len(self._tree)
+
+    def number(self, path: str) -> int | None:
+        """The number of a file; None for folders, and for what is not there."""
+        return self._tree.number(path)
 
     def init(self, path: str) -> None:
         """The folder is there now."""
@@ -108,7 +116,7 @@ class Served:
             raise OSError(errno.EROFS, path)
         with self._lock:
             self._next += 1
-            self._open[self._next] = _Handle(number)
+            self._open[self._next] = _Handle()
             return self._next
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
@@ -116,14 +124,18 @@ class Served:
         handle = self._open[fh]
         with handle.lock:
             if handle.payload is None:
-                handle.payload = self._fetch(path, handle.number)
+                handle.payload = self.fetch(path)
         return bytes(handle.payload[offset : offset + size])
 
-    def _fetch(self, path: str, number: int) -> Bytes:
+    def fetch(self, path: str) -> Bytes:
+        """All bytes of a file."""
+        number = self._tree.number(path)
+        if number is None:
+            raise OSError(errno.ENOENT, path)
         try:
             key = self._keys.get(number)
             if key is None:
-                key = self._keys[number] = self._source.key(number)[:KEY_BYTES] + self._source.version(number)
+                key = self._keys[number] = self._source.key(number)[:KEY_BYTES] + self._listed.version(number)
             size = self._sizes[number]
             payload = self._cache.fetch(_One(self._source, number, key, size))[0]
             _, _, _, _, _, _, fault, *_ = self._cache.tally.take()
@@ -141,7 +153,8 @@ class Served:
         """An error for the reader. The first one is printed, as the reader sees no words."""
         if not self._has_told:
             self._has_told = True
-            print(f"stoker: {why}", file=sys.stderr, flush=True)
+            if self._may_tell():
+                print(f"stoker: {why}", file=sys.stderr, flush=True)
         return OSError(code, why)
 
     def release(self, path: str, fh: int) -> int:

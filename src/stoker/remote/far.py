@@ -6,14 +6,13 @@ dataset's folders, those that were written here since this worker began, and wha
 """
 
 import contextlib
-import io
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stoker.cache.intercept import activate, is_never
-from stoker.cache.opened import CachedFile, LateDescriptor
+from stoker.cache.opened import FileInMemory
 from stoker.remote import said
 from stoker.remote.files import is_newer
 from stoker.remote.said import Word
@@ -59,7 +58,7 @@ class FarReads:
             return None  # the error is for `open` to raise
         with self._lock:
             content = None if self._channel is None else _asked(self._channel, path)
-        return None if content is None else FarFile(content, name)
+        return None if content is None else FileInMemory(content, name)
 
     def _path(self, name: str) -> str:
         if os.pardir in name.split(os.sep):
@@ -87,26 +86,3 @@ def _asked(channel: Channel, path: str) -> bytes | None:
     except (OSError, FrameError):
         channel.stream.end()
         return None
-
-
-class FarFile(CachedFile):
-    """All bytes of a file of another host. Code that needs a descriptor gets one of memory."""
-
-    def __init__(self, content: bytes, name: Any) -> None:
-        io.BytesIO.__init__(self, content)
-        self.name = name
-        self._real = _InMemory(content)
-
-
-class _InMemory(LateDescriptor):
-    """A file's bytes in memory."""
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-
-    def _make(self) -> int:
-        descriptor = os.memfd_create("stoker-far", os.MFD_CLOEXEC)
-        left = memoryview(self._content)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        return descriptor

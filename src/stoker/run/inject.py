@@ -76,8 +76,12 @@ def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
 def install() -> None:
     """Wait for torch in this process."""
     text = os.environ.get(SETTINGS)
-    if text and sys.platform == "linux" and "torch" not in sys.modules:
-        settings = json.loads(text)
+    settings = json.loads(text) if text and sys.platform == "linux" else {}
+    if settings.get("mounts"):
+        from stoker.mount import replaced  # other runs need none of it
+
+        replaced.install(settings["mounts"])
+    if settings and "torch" not in sys.modules:
         ending.watch()
         if not settings.get("debug"):
             ending.show_own_frames()

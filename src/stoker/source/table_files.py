@@ -45,6 +45,11 @@ class TableFile:
         except (pa.ArrowException, ValueError) as error:
             raise SourceError(f"the table {path} is damaged or of another format: {error}") from error
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether its groups are pages of the file, which cost no memory of their own."""
+        return self._parquet is None
+
     def rows(self) -> list[int]:
         """How many rows each group has."""
         if self._parquet is None:

@@ -1,16 +1,19 @@
 """Rows of tables as samples: of Parquet and Arrow files, or of a dataset that Hugging Face `datasets` has saved.
 
-Rows are read and kept by groups (`table_files`). Each process keeps the groups that it read last, up to `keep` bytes; of
-those that are expected, a worker reads the next ones while the rows of others are used. With `column`, a sample is what
-that column holds, as it lies in its group; without, it is the whole row, which `table_files.row` takes apart.
+Rows are read and kept by groups (`table_files`). Each process keeps the groups that came first, up to `keep` bytes, and the
+last few; of those that are expected, a worker reads the next ones while the rows of others are used. With `column`, a
+sample is what that column holds, as it lies in its group; without, it is the whole row, which `table_files.row` takes
+apart.
 """
 
 import bisect
+import contextlib
 import itertools
+import mmap
 import multiprocessing
 import os
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -31,8 +34,10 @@ from stoker.units import parse_bytes
 if TYPE_CHECKING:
     from stoker.source.table_files import TableFile
 
-_AHEAD = 4
-"""Groups that are read ahead."""
+_AHEAD = 3
+"""Groups that are read ahead, with the one whose rows are used."""
+_PASSING = _AHEAD + 1
+"""Groups for which there is room where not all can stay: a batch may need the one before, too."""
 
 
 class Tables:
@@ -140,10 +145,15 @@ class _Group(NamedTuple):
     batch: Any
     content: memoryview
     """Of the one column that is asked for."""
+    bytes: int
 
 
 class _Held:
-    """The groups that one process holds, those that came last, and the files that they come from."""
+    """The groups that one process holds, and the files that they come from.
+
+    What came first stays: in order, what came last would always be what is needed last. The others pass, and PyArrow reads
+    the next ones into their memory.
+    """
 
     def __init__(
         self,
@@ -161,8 +171,12 @@ class _Held:
             self.starts, self.ends = np.empty((2, int(firsts[-1])), np.int64)
         self._lock = threading.Lock()
         self._files: dict[int, TableFile] = {}
-        self._held: OrderedDict[int, _Group] = OrderedDict()
+        self._held: dict[int, _Group] = {}
         self._held_bytes = 0
+        self._staying: list[int] = []
+        self._passing: deque[int] = deque()
+        self._all_stay = True
+        """There was room for all that came."""
         self._coming: dict[int, threading.Event] = {}
         self._queue: SimpleQueue[int] | None = None
 
@@ -185,16 +199,22 @@ class _Held:
         try:
             group = self._read(number)
             with self._lock:
-                self._held[number] = group
-                self._held_bytes += group.batch.nbytes
-                while self._held_bytes > self._most_bytes and len(self._held) > 1:
-                    _, gone = self._held.popitem(last=False)
-                    self._held_bytes -= gone.batch.nbytes
+                self._hold(number, group)
             return group
         finally:
             with self._lock:
                 del self._coming[number]
             coming.set()
+
+    def _hold(self, number: int, group: _Group) -> None:
+        self._held[number] = group
+        self._held_bytes += group.bytes
+        self._all_stay = self._all_stay and self._held_bytes <= self._most_bytes
+        (self._staying if self._all_stay else self._passing).append(number)
+        while self._held_bytes > self._most_bytes and len(self._held) > 1:
+            gives_way = self._staying and len(self._passing) <= _PASSING
+            gone = self._held.pop(self._staying.pop() if gives_way else self._passing.popleft())
+            self._held_bytes -= gone.bytes
 
     def _read(self, number: int) -> _Group:
         from stoker.source.table_files import TableFile, values_of
@@ -207,11 +227,13 @@ class _Held:
         column = self._column
         batch = file.group(place, None if column is None else [column.split(".")[0]])
         if column is None:
-            return _Group(batch, memoryview(b""))
+            return _Group(batch, memoryview(b""), batch.nbytes)
         values = values_of(batch, column)
         rows = slice(self._firsts[number], self._firsts[number + 1])
         self.starts[rows], self.ends[rows] = values.bounds[:-1], values.bounds[1:]
-        return _Group(batch, values.content)
+        if file.is_mapped or not self._all_stay:
+            return _Group(batch, values.content, batch.nbytes)
+        return _Group(None, _in_large_pages(values.content), len(values.content))
 
     def expect(self, groups: Sequence[int]) -> None:
         """Read groups in a thread, one after the other."""
@@ -232,3 +254,15 @@ class _Held:
                 self._bring(number, self._coming[number])
             except Exception:  # the one who asks for it reads it again, and raises
                 continue
+
+
+def _in_large_pages(content: memoryview) -> memoryview:
+    """A copy for what stays. Small pages that nobody had before cost several times what is read into them; and PyArrow
+    reads the next group into the memory of this one."""
+    if not content.nbytes:
+        return content
+    room = mmap.mmap(-1, content.nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # not every kernel has them
+        room.madvise(mmap.MADV_HUGEPAGE)
+    np.frombuffer(room, np.uint8)[:] = np.frombuffer(content, np.uint8)
+    return memoryview(room).toreadonly()
