@@ -106,8 +106,9 @@ def restore_dataset(dataset: Any, start: StreamStart) -> None:
     """Set a dataset back, before it is iterated."""
     if start.dataset is None:
         return
-    is_between_epochs = start.batches == start.since or start.has_ended  # as the state was taken
-    if is_between_epochs and isinstance(dataset, torch.utils.data.IterableDataset):
+    if start.is_before_the_end:
+        load(dataset, start.dataset)
+    elif (start.is_anew or start.has_ended) and isinstance(dataset, torch.utils.data.IterableDataset):
         begin_anew(dataset, start.dataset)
     else:
         load(dataset, start.dataset)
@@ -117,8 +118,11 @@ def restore_iterator(fetcher: Any, start: StreamStart, told: Callable[[int, int]
     """Set the iterator of a new fetcher back, and pass by what came after its state."""
     if not hasattr(fetcher, "dataset_iter"):
         return
+    if start.is_before_the_end:
+        _finish_epoch(fetcher, start, told)
+        return
     if start.iterator is not None:
-        if start.is_fresh:
+        if start.is_anew and fetcher.dataset_iter is fetcher.dataset:
             begin_anew(fetcher.dataset, start.iterator)
             fetcher.dataset_iter = iter(fetcher.dataset)
         else:
@@ -126,6 +130,15 @@ def restore_iterator(fetcher: Any, start: StreamStart, told: Callable[[int, int]
     fetcher.ended = start.has_ended
     if start.since:
         _pass_by(fetcher, start.since, told)
+
+
+def _finish_epoch(fetcher: Any, start: StreamStart, told: Callable[[int, int], None] | None) -> None:
+    if start.dataset is None and start.iterator is None:
+        return
+    if start.iterator is not None:
+        load(fetcher.dataset_iter, start.iterator)
+    _pass_by(fetcher, start.since + 1, told)
+    fetcher.dataset_iter, fetcher.ended = iter(fetcher.dataset), False
 
 
 def _pass_by(fetcher: Any, batches: int, told: Callable[[int, int], None] | None) -> None:
