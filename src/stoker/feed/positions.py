@@ -15,6 +15,7 @@ from stoker.batch import unpack
 from stoker.feed.sampled import Sampled
 from stoker.pool.start import StreamStart
 from stoker.pool.stateful import AskedStates, ask, is_stateful
+from stoker.pool.webdatasets import counted
 from stoker.pool.work import Report
 from stoker.slots.inbox import Inbox
 
@@ -217,10 +218,19 @@ class InlinePosition:
     """The position of an iterator without workers: all is here, and asked when the loader is."""
 
     def __init__(
-        self, fetcher: Any, progress: Any, given: StreamStart, sampled: Sampled | None, overtaken: Collection[Any]
+        self,
+        fetcher: Any,
+        progress: Any,
+        given: StreamStart,
+        sampled: Sampled | None,
+        overtaken: Collection[Any],
+        counted: Any,
     ) -> None:
         is_iterable = hasattr(fetcher, "dataset_iter")
-        has_state = is_stateful(fetcher.dataset) or is_stateful(getattr(fetcher, "dataset_iter", None))
+        owners = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+        has_state = counted is None and any(map(is_stateful, owners))
+        self._counted = counted
+        """The state at the start of an epoch that is passed by count."""
         self._fetcher = fetcher if has_state else None  # what has no state is not kept from being closed
         self._counts = is_iterable and not has_state
         self._progress = progress
@@ -244,9 +254,10 @@ class InlinePosition:
             state = _written(batches, 0, getattr(self._fetcher, "ended", False), copy.deepcopy(ask(self._fetcher)))
             part = {"workers": 0, "next_worker": 0, "states": [state]}
         elif self._counts:
-            part = {"workers": 0, "next_worker": 0, "states": [_written(batches, batches, False, AskedStates())]}
-        if self._sampled is not None and (state := self._sampled.state()) is not None:
-            part["sampler"] = state
+            state = _written(batches, batches, False, AskedStates(self._counted))
+            part = {"workers": 0, "next_worker": 0, "states": [state]}
+        if self._sampled is not None and (drawn := self._sampled.state()) is not None:
+            part["sampler"] = drawn
         if self._overtaken:
             part["pending"] = list(self._overtaken)
         return part
@@ -268,7 +279,7 @@ def part_of(loader: Any, *, is_fresh: bool) -> Part:
     position = loader._position
     part: Part = {} if position is None else position.part(is_fresh=is_fresh)
     if is_fresh and not isinstance(position, FixedPosition):
-        dataset = loader.dataset
+        dataset = counted(loader.dataset) or loader.dataset
         if loader.num_workers == 0 and is_stateful(dataset):
             asked = AskedStates(copy.deepcopy(dataset.state_dict()))
             part = {"workers": 0, "next_worker": 0, "states": [_written(0, 0, False, asked)]}

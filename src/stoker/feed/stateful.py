@@ -24,6 +24,7 @@ from stoker.pool.processes import LoaderSlots
 from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import StreamStart
 from stoker.pool.stateful import StatefulBeginning, is_stateful, restore_dataset, restore_iterator, say_passed
+from stoker.pool.webdatasets import CountedEpochs
 from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotRoom
 from stoker.slots.area import Area
@@ -59,6 +60,7 @@ class _StatefulInline:
             torch.set_rng_state(resuming.generator)
         dataset, start = for_one_epoch(loader.dataset, start)
         restore_dataset(dataset, start)
+        counted = dataset.state_dict() if isinstance(dataset, CountedEpochs) else None
         restored = torch.get_rng_state()
         torch.set_rng_state(drawn)
         super().__init__(loader if dataset is loader.dataset else LoaderView(loader, dataset=dataset))  # type: ignore[call-arg]
@@ -72,7 +74,7 @@ class _StatefulInline:
             torch.set_rng_state(restored)
         restore_iterator(self._dataset_fetcher, start, say_passed("the loader"))
         self._pending = deque(resuming.pending)
-        self._position = InlinePosition(self._dataset_fetcher, self._progress, given, sampled, self._pending)
+        self._position = InlinePosition(self._dataset_fetcher, self._progress, given, sampled, self._pending, counted)
         loader._position = self._position
 
     def _next_index(self) -> Any:

@@ -18,6 +18,7 @@ from torch.utils.data import IterableDataset
 from stoker.internals.names import WorkerInfo
 from stoker.pool.huggingface import OneEpoch, is_huggingfaces, loses_its_buffer
 from stoker.pool.start import StreamStart
+from stoker.pool.webdatasets import counted
 from stoker.tensor.worker_info import answered
 
 Values = dict[str, Any]
@@ -126,9 +127,9 @@ def _are_parts(state: Any) -> bool:
 
 
 def for_one_epoch(dataset: Any, start: StreamStart) -> tuple[Any, StreamStart]:
-    """What a worker reads in an epoch, and what is left to set back: a stream of Hugging Face's is read through another."""
+    """What a worker reads in an epoch, and what is left to set back: some libraries' streams are read through another."""
     if not is_huggingfaces(dataset):
-        return dataset, start
+        return counted(dataset) or dataset, start
     rest = replace(start, dataset=None)
     if not start.is_fresh and _are_parts(start.dataset):
         return StreamInParts(dataset, start.dataset[_PARTS]), rest

@@ -24,6 +24,7 @@ from stoker.pool.filling import one_reader
 from stoker.pool.huggingface import loses_its_buffer
 from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import StreamStart
+from stoker.pool.webdatasets import CountedEpochs
 from stoker.pool.work import Made, Report
 from stoker.pool.worker import Beginning, SlotRoom
 from stoker.slots.area import Area
@@ -106,7 +107,7 @@ def restore_dataset(dataset: Any, start: StreamStart) -> None:
     """Set a dataset back, before it is iterated."""
     if start.dataset is None:
         return
-    if start.is_before_the_end:
+    if start.is_before_the_end or isinstance(dataset, CountedEpochs):
         load(dataset, start.dataset)
     elif (start.is_anew or start.has_ended) and isinstance(dataset, torch.utils.data.IterableDataset):
         begin_anew(dataset, start.dataset)
@@ -234,6 +235,8 @@ class Fetching:
 
     def __init__(self, fetcher: Any, writer: "ReportedStates", tell: Callable[[str, Any], None], every: int) -> None:
         self._fetcher, self._writer, self._tell, self._every = fetcher, writer, tell, every
+        if isinstance(fetcher.dataset, CountedEpochs):
+            self._every = 0
         self._ask = asking(fetcher)
         self._batches = 0
         self._error: Exception | None = None

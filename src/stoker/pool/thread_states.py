@@ -30,7 +30,7 @@ from stoker.pool.stateful import (
 )
 from stoker.pool.work import Made, Report, Work
 
-ONLY_BEGIN = object()
+ONLY_BEGIN: Sequence[Any] = [object()]
 """In the place of indices: a worker that gets no batch of an epoch tells how it begins, too."""
 Tell = Callable[[str, int, int, Any], None]
 """Tells how a worker begins or ended: what, its number, its epoch, the state."""
