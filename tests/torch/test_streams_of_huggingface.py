@@ -136,3 +136,23 @@ def test_killed_from_outside_at_twenty_moments(tmp_path: Path) -> None:
     last.join()
     assert last.exitcode == 0
     assert json.loads((tmp_path / "saved.json").read_text())["seen"] == expected
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_first_batches_of_a_later_epoch_between_two_states(workers: int) -> None:
+    options: dict[str, Any] = {"persistent_workers": workers > 0, "snapshot_every_n_steps": 7}
+    loader = make("plain", workers, **options)
+    expected = numbers_of(loader)
+    between = loader.state_dict()
+    seen: list[int] = []
+    for _ in range(4):  # each goes on from what the one before went on from
+        loader = make("plain", workers, **options)
+        loader.load_state_dict(between)
+        iterator = iter(loader)
+        loader.load_state_dict(loader.state_dict())
+        iterator = iter(loader)
+        seen += numbers_of(islice(iterator, 1))
+        between = loader.state_dict()
+    other = make("plain", workers + 1)  # another number
+    other.load_state_dict(between)
+    assert sorted(seen + numbers_of(other)) == sorted(expected) == list(range(COUNT))

@@ -1,5 +1,6 @@
 """Streams of other libraries, in a process that is killed by SIGKILL after every batch, and started again."""
 
+import gc
 import io
 import json
 import multiprocessing
@@ -122,3 +123,44 @@ def test_killed_after_every_batch(kind: str, tmp_path: Path) -> None:
         assert len(ends) < 30
     assert ends == [-signal.SIGKILL] * (COUNT // BATCH) + [0]
     assert json.loads((killed / "saved.json").read_text())["seen"] == expected
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 0},
+        {"num_workers": 2, "persistent_workers": True},
+        {"num_workers": 2, "persistent_workers": True, "workers": "threads"},
+    ],
+    ids=str,
+)
+def test_later_epochs_of_webdataset_have_their_own_order(options: dict[str, Any], tmp_path: Path) -> None:
+    """Its stages count epochs, and a process that is started again begins to count anew."""
+
+    def made() -> Any:
+        return stoker.DataLoader(tar_shards(tmp_path, shuffled=True), batch_size=BATCH, **options)
+
+    with made() as loader:
+        epochs = [[batch.tolist() for batch in loader] for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    with made() as loader:
+        list(loader)
+        iterator = iter(loader)
+        seen, states = [next(iterator).tolist() for _ in range(3)], [loader.state_dict()]
+        seen += [batch.tolist() for batch in iterator]
+        states.append(loader.state_dict())
+    assert seen == epochs[1]
+    with made() as other:
+        other.load_state_dict(json.loads(json.dumps(states[0])))
+        iterator = iter(other)
+        again = other.state_dict()
+        assert next(iterator).tolist() == epochs[1][3]
+        other.load_state_dict(again)
+        assert [batch.tolist() for batch in other] == epochs[1][3:]
+        assert [batch.tolist() for batch in other] == epochs[2]
+    with made() as other:
+        other.load_state_dict(states[1])
+        assert [batch.tolist() for batch in other] == epochs[2]
+    del iterator
+    gc.collect()  # WebDataset leaves files of epochs that were left to be closed by this

@@ -6,7 +6,7 @@ from the worker, and are opened only when somebody asks.
 
 import copy
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from stoker.batch import unpack
 from stoker.feed.sampled import Sampled
 from stoker.pool.start import StreamStart
 from stoker.pool.stateful import AskedStates, ask, is_stateful
+from stoker.pool.webdatasets import counted
 from stoker.pool.work import Report
 from stoker.slots.inbox import Inbox
 
@@ -52,15 +53,17 @@ class ArrivedState:
 class _Seen:
     """What the training loop has seen of one worker."""
 
-    __slots__ = ("batches", "final", "given", "has_begun", "has_ended", "since", "state")
+    __slots__ = ("batches", "begun", "final", "given", "has_begun", "has_ended", "has_told_its_end", "since", "state")
 
     def __init__(self, start: StreamStart) -> None:
         self.given = start
         """What it went on from, until a state of its own has come."""
         self.batches, self.since, self.has_ended = start.batches, start.since, start.has_ended
         self.state: ArrivedState | None = None
+        self.begun: ArrivedState | None = None
+        """What it told when it had gone on from what was given. The next state may be the same, and is not sent then."""
         self.final: ArrivedState | None = None
-        self.has_begun = False
+        self.has_begun = self.has_told_its_end = False
 
     @property
     def goes_on_from_a_state(self) -> bool:
@@ -72,8 +75,16 @@ class _Seen:
 
     def take(self, state: ArrivedState) -> None:
         self.has_ended = state.has_ended
-        if state.is_new:
-            self.state = state
+        if state.is_new or self.state is None:
+            self.state, self.begun = state if state.is_new else self.begun, None  # a large one lies in a slot till then
+
+    def at_the_end(self) -> Part:
+        """The state from which the next epoch begins."""
+        last = self.final or self.state or self.begun
+        asked = AskedStates(self.given.dataset, self.given.iterator) if last is None else last.open()
+        if not self.has_told_its_end and self.since:  # there was no room for the state at its end
+            return _written(0, self.since, False, asked)
+        return _written(0, 0, False, asked if asked.is_same else asked._replace(iterator=None))
 
 
 class WorkersPosition:
@@ -87,7 +98,9 @@ class WorkersPosition:
         self._workers: list[_Seen] = []
         self._generation = 0
         self._next_worker = 0
-        self._ordered: dict[int, tuple[Any, Part | None]] = {}
+        self._ordered: dict[int, tuple[Any, bool, Part | None]] = {}
+        self._overtaken: Collection[Any] = ()
+        """What is still to be ordered of the batches that a state said were overtaken."""
         self._highest = -1
         self._sampler: Part | None = None
         self.complete: Callable[[], None] | None = None
@@ -107,11 +120,14 @@ class WorkersPosition:
             return  # of an epoch that was left early
         seen = self._workers[worker]
         if what == Report.BEGUN:
-            if state is not None and not seen.goes_on_from_a_state:
+            if state is not None and seen.goes_on_from_a_state:
+                seen.begun = state
+            elif state is not None:
                 seen.state, seen.since = state, 0
             seen.has_begun = True
-        elif state is not None and state.is_new:
-            seen.final = state
+        elif state is not None:
+            seen.has_told_its_end = True
+            seen.final = state if state.is_new else None
 
     def reported(self, worker: int) -> None:
         """A worker has made something, or failed to begin: it has told how it begins, or never will."""
@@ -138,14 +154,23 @@ class WorkersPosition:
             seen.take(state)
         self._next_worker = worker + 1
 
-    def ordered(self, number: int, index: Any) -> None:
-        """A batch of these indices was ordered."""
-        self._ordered[number] = index, None if self._sampled is None else self._sampled.state()
+    def begin_overtaken(self, pending: Collection[Any]) -> None:
+        """An epoch goes on with batches that were overtaken. They leave `pending` as they are ordered."""
+        self._overtaken = pending
+
+    def sampler_began(self) -> None:
+        """The sampler was set back, and has given nothing yet."""
+        assert self._sampled is not None
+        self._sampler = self._sampled.state()
+
+    def ordered(self, number: int, index: Any, *, is_overtaken: bool) -> None:
+        """A batch of these indices was ordered. Those that were overtaken before the restart come before all others."""
+        self._ordered[number] = index, is_overtaken, None if self._sampled is None else self._sampled.state()
 
     def saw_all_but(self, due: dict[int, Any]) -> None:
         """The training loop got a batch: the one that was ordered and is not due any more."""
         for number in [number for number in self._ordered if number not in due]:
-            _, state = self._ordered.pop(number)
+            *_, state = self._ordered.pop(number)
             if number > self._highest:
                 self._highest, self._sampler = number, state
 
@@ -160,18 +185,18 @@ class WorkersPosition:
             states = [_written(seen.batches, seen.since, seen.has_ended, seen.asked()) for seen in self._workers]
             workers = len(self._workers)
             part = {"workers": workers, "next_worker": self._next_worker % workers, "states": states}
-        pending = [index for number, (index, _) in list(self._ordered.items()) if number < self._highest]
-        if pending:
+        ordered = list(self._ordered.items())
+        pending = [index for number, (index, is_overtaken, _) in ordered if is_overtaken or number < self._highest]
+        if pending := [*pending, *self._overtaken]:
             part["pending"] = pending
-        if self._sampled is not None and self._highest >= 0:
+        if self._sampler is not None:
             part["sampler"] = self._sampler
         return part
 
     def _part_between_epochs(self) -> Part:
         part: Part = {}
         if self._persists and self._has_states:
-            finals = [seen.asked() if seen.final is None else seen.final.open() for seen in self._workers]
-            states = [_written(0, 0, False, asked if asked.is_same else asked._replace(iterator=None)) for asked in finals]
+            states = [seen.at_the_end() for seen in self._workers]
             if any(len(state) > _COUNTS for state in states):
                 part = {"workers": len(states), "next_worker": 0, "states": states}
         return part
@@ -192,13 +217,28 @@ def _written(batches: int, since: int, has_ended: bool, asked: AskedStates) -> P
 class InlinePosition:
     """The position of an iterator without workers: all is here, and asked when the loader is."""
 
-    def __init__(self, fetcher: Any, progress: Any, sampled: Sampled | None) -> None:
+    def __init__(
+        self,
+        fetcher: Any,
+        progress: Any,
+        given: StreamStart,
+        sampled: Sampled | None,
+        overtaken: Collection[Any],
+        counted: Any,
+    ) -> None:
         is_iterable = hasattr(fetcher, "dataset_iter")
-        has_state = is_stateful(fetcher.dataset) or is_stateful(getattr(fetcher, "dataset_iter", None))
+        owners = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
+        has_state = counted is None and any(map(is_stateful, owners))
+        self._counted = counted
+        """The state at the start of an epoch that is passed by count."""
         self._fetcher = fetcher if has_state else None  # what has no state is not kept from being closed
         self._counts = is_iterable and not has_state
         self._progress = progress
+        self.given: StreamStart | None = None if given.dataset is None and given.iterator is None else given
+        """What it went on from, until a batch is asked for: some datasets tell an older state before their first item."""
         self._sampled = sampled
+        self._overtaken = overtaken
+        """Batches that a state said were overtaken. They leave it as they are taken."""
 
     def part(self, *, is_fresh: bool) -> Part:
         """What a loader's state says of this position."""
@@ -206,13 +246,20 @@ class InlinePosition:
             return {}
         part: Part = {}
         batches = self._progress.batches
-        if self._fetcher is not None:
+        if (given := self.given) is not None:
+            asked = copy.deepcopy(AskedStates(given.dataset, given.iterator))
+            state = _written(given.batches, given.since, given.has_ended, asked)
+            part = {"workers": 0, "next_worker": 0, "states": [state]}
+        elif self._fetcher is not None:
             state = _written(batches, 0, getattr(self._fetcher, "ended", False), copy.deepcopy(ask(self._fetcher)))
             part = {"workers": 0, "next_worker": 0, "states": [state]}
         elif self._counts:
-            part = {"workers": 0, "next_worker": 0, "states": [_written(batches, batches, False, AskedStates())]}
-        if self._sampled is not None and batches:
-            part["sampler"] = self._sampled.state()
+            state = _written(batches, batches, False, AskedStates(self._counted))
+            part = {"workers": 0, "next_worker": 0, "states": [state]}
+        if self._sampled is not None and (drawn := self._sampled.state()) is not None:
+            part["sampler"] = drawn
+        if self._overtaken:
+            part["pending"] = list(self._overtaken)
         return part
 
 
@@ -232,7 +279,7 @@ def part_of(loader: Any, *, is_fresh: bool) -> Part:
     position = loader._position
     part: Part = {} if position is None else position.part(is_fresh=is_fresh)
     if is_fresh and not isinstance(position, FixedPosition):
-        dataset = loader.dataset
+        dataset = counted(loader.dataset) or loader.dataset
         if loader.num_workers == 0 and is_stateful(dataset):
             asked = AskedStates(copy.deepcopy(dataset.state_dict()))
             part = {"workers": 0, "next_worker": 0, "states": [_written(0, 0, False, asked)]}

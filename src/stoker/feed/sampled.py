@@ -38,7 +38,8 @@ class Sampled:
         self._inner = inner
         """The sampler that is asked: the outer one, or that within torch's BatchSampler."""
         self._iterator: Any = None
-        self._has_ended = False
+        self._has_given = self._has_ended = False
+        self._at_start: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, loader: Any) -> "Sampled | None":
@@ -51,23 +52,45 @@ class Sampled:
     def begin(self, part: dict[str, Any] | None, *, is_fresh: bool) -> Iterator[Any]:
         """The indices of an epoch, from where a state of the samplers was taken."""
         part = part or {}
-        self._has_ended = part.get("ended", False)
+        self._has_ended, self._has_given = part.get("ended", False), False
+        is_anew = is_fresh or not part or part.get("anew", False)
         if "sampler" in part:
-            (begin_anew if is_fresh or self._has_ended else load)(self._inner, part["sampler"])
+            (begin_anew if is_anew or self._has_ended else load)(self._inner, part["sampler"])
+        self._at_start = self._before_its_first(part, is_anew=is_anew)
         self._iterator = iter(()) if self._has_ended else iter(self._inner)
-        if "iterator" in part and not is_fresh and not self._has_ended:
+        if "iterator" in part and not is_anew and not self._has_ended:
             load(self._iterator, part["iterator"])
         indices = self._until_its_end(self._iterator)
         if self._outer is self._inner:
             return indices
         return iter(BatchSampler(indices, self._outer.batch_size, self._outer.drop_last))
 
+    def _before_its_first(self, part: dict[str, Any], *, is_anew: bool) -> dict[str, Any] | None:
+        if not is_anew:
+            return part  # what was given holds: some samplers go on from it only when they are asked
+        if not is_stateful(self._inner):
+            return None
+        state = part["sampler"] if "sampler" in part else self._inner.state_dict()
+        return {"sampler": copy.deepcopy(state), "anew": True}
+
     def _until_its_end(self, indices: Iterator[Any]) -> Iterator[Any]:
-        yield from indices
+        for first in indices:
+            self._has_given = True
+            yield first
+            yield from indices
+            break
         self._has_ended = True
 
     def state(self) -> dict[str, Any] | None:
         """The state after the last indices that were drawn; None if there is none after all."""
+        return self._state() if self._has_given else self._at_start
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the samplers of this epoch have a state."""
+        return self._state() is not None
+
+    def _state(self) -> dict[str, Any] | None:
         part: dict[str, Any] = {}
         if is_stateful(self._inner):
             part["sampler"] = copy.deepcopy(self._inner.state_dict())

@@ -4,6 +4,7 @@ They are those of `carrier`, and note what belongs to the batch that the trainin
 a state do not come here.
 """
 
+import copy
 import threading
 import weakref
 from collections import deque
@@ -23,6 +24,7 @@ from stoker.pool.processes import LoaderSlots
 from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import StreamStart
 from stoker.pool.stateful import StatefulBeginning, is_stateful, restore_dataset, restore_iterator, say_passed
+from stoker.pool.webdatasets import CountedEpochs
 from stoker.pool.work import Made
 from stoker.pool.worker import Beginning, Opened, Opener, SlotRoom
 from stoker.slots.area import Area
@@ -52,11 +54,13 @@ class _StatefulInline:
         # A state may hold torch's generator, which the start of the epoch draws from, too: each has its own.
         resuming, loader._resuming = loader._resuming, NOTHING
         start = resuming.starts[0] if resuming.starts else StreamStart()
+        given = copy.deepcopy(start)  # datasets may keep what they are given, and change it
         drawn = torch.get_rng_state()
         if resuming.generator is not None:
             torch.set_rng_state(resuming.generator)
         dataset, start = for_one_epoch(loader.dataset, start)
         restore_dataset(dataset, start)
+        counted = dataset.state_dict() if isinstance(dataset, CountedEpochs) else None
         restored = torch.get_rng_state()
         torch.set_rng_state(drawn)
         super().__init__(loader if dataset is loader.dataset else LoaderView(loader, dataset=dataset))  # type: ignore[call-arg]
@@ -70,9 +74,11 @@ class _StatefulInline:
             torch.set_rng_state(restored)
         restore_iterator(self._dataset_fetcher, start, say_passed("the loader"))
         self._pending = deque(resuming.pending)
-        loader._position = InlinePosition(self._dataset_fetcher, self._progress, sampled)
+        self._position = InlinePosition(self._dataset_fetcher, self._progress, given, sampled, self._pending, counted)
+        loader._position = self._position
 
     def _next_index(self) -> Any:
+        self._position.given = None
         return self._pending.popleft() if self._pending else super()._next_index()  # type: ignore[misc]
 
 
@@ -126,6 +132,7 @@ class StatefulOrders:
         self._resuming = loader._resuming
         self._position.begin(self._resuming.starts_of(loader.num_workers), self._resuming.next_worker)
         self._pending = deque(self._resuming.pending)
+        self._position.begin_overtaken(self._pending)
         self._is_new_epoch = True
         if not first_iter:
             loader._position = self._position
@@ -134,9 +141,11 @@ class StatefulOrders:
     def _next_index(self) -> Any:
         if self._is_new_epoch:
             self._begin_orders()
-        index = self._pending.popleft() if self._pending else super()._next_index()  # type: ignore[misc]
+        is_overtaken = bool(self._pending)
+        index = self._pending.popleft() if is_overtaken else super()._next_index()  # type: ignore[misc]
         if self._tracks:
-            self._position.ordered(self._next_number(), index if self._is_unordered else None)
+            is_kept = self._is_unordered or is_overtaken
+            self._position.ordered(self._next_number(), index if is_kept else None, is_overtaken=is_overtaken)
         return index
 
     def _next_number(self) -> int:
@@ -152,9 +161,11 @@ class StatefulOrders:
         self._is_new_epoch = False
         for _ in range(self._resuming.next_worker):
             next(self._worker_turns())
+        self._tracks = self._is_unordered or bool(self._pending)
         if self._sampled is not None:
             self._sampler_iter = self._sampled.begin(self._resuming.sampler, is_fresh=self._resuming.is_fresh)
-            self._tracks = self._is_unordered or self._sampled.state() is not None
+            self._tracks = self._tracks or self._sampled.has_state
+            self._position.sampler_began()
 
 
 class _StatefulWorkers(StatefulOrders):

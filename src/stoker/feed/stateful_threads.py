@@ -11,9 +11,11 @@ from stoker.feed.stateful import StatefulOrders
 from stoker.pool.pool import Pool
 from stoker.pool.serving import Result
 from stoker.pool.start import StreamStart
+from stoker.pool.thread_states import ONLY_BEGIN
 from stoker.pool.work import Made, Report, Work
 
 _PAUSE_S = 0.001
+_NO_BATCH = -1
 
 
 class StatefulThreadsIter(StatefulOrders, PoolIter):
@@ -54,6 +56,12 @@ class StatefulThreadsIter(StatefulOrders, PoolIter):
     def _begin_turns(self) -> None:
         self._made_by.clear()
         super()._begin_turns()
+
+    def _begin_epoch(self) -> None:
+        super()._begin_epoch()
+        for worker in range(self._crew_size):
+            if self._has_states and not self._load[worker] and self._pool is not None:  # fewer batches than workers
+                self._pool.order(worker, _NO_BATCH, Work(self._position.generation, 0, 0, ONLY_BEGIN))
 
     def _next_work(self) -> Work:
         return Work(self._position.generation, 0, 0, self._next_index())

@@ -18,6 +18,7 @@ from torch.utils.data import IterableDataset
 from stoker.internals.names import WorkerInfo
 from stoker.pool.huggingface import OneEpoch, is_huggingfaces, loses_its_buffer
 from stoker.pool.start import StreamStart
+from stoker.pool.webdatasets import counted
 from stoker.tensor.worker_info import answered
 
 Values = dict[str, Any]
@@ -48,6 +49,8 @@ def _parts(owner: Values, number: int, had: int, batch: int) -> list[Part]:
     if owner["ended"]:
         return []
     if state is None or not _are_parts(state):
+        if owner["batches"] == owner["since"]:
+            state = None  # of the epoch before
         return [{"worker": number, "workers": had, "state": state, "items": owner["since"] * batch}]
     parts: list[Part] = copy.deepcopy(state[_PARTS])
     if parts:
@@ -124,16 +127,15 @@ def _are_parts(state: Any) -> bool:
 
 
 def for_one_epoch(dataset: Any, start: StreamStart) -> tuple[Any, StreamStart]:
-    """What a worker reads in an epoch, and what is left to set back: a stream of Hugging Face's is read through another."""
+    """What a worker reads in an epoch, and what is left to set back: some libraries' streams are read through another."""
     if not is_huggingfaces(dataset):
-        return dataset, start
-    is_anew = start.is_fresh or start.dataset is None
+        return counted(dataset) or dataset, start
     rest = replace(start, dataset=None)
-    if not is_anew and _are_parts(start.dataset):
+    if not start.is_fresh and _are_parts(start.dataset):
         return StreamInParts(dataset, start.dataset[_PARTS]), rest
     if loses_its_buffer(dataset):
         return dataset, rest
-    return OneEpoch(dataset, start.dataset if not is_anew and start.batches else None), rest
+    return OneEpoch(dataset, None if start.is_anew else start.dataset), rest
 
 
 class StreamInParts(IterableDataset[Any]):

@@ -17,3 +17,13 @@ class StreamStart:
     """Whether the state is from between two epochs."""
     dataset: Any = None
     iterator: Any = None
+
+    @property
+    def is_before_the_end(self) -> bool:
+        """Whether the epoch is over, and the state is from before its end."""
+        return self.is_fresh and self.since > 0
+
+    @property
+    def is_anew(self) -> bool:
+        """Whether the state was taken before the first item of the epoch."""
+        return self.is_fresh or self.batches == self.since

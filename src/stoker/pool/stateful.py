@@ -24,6 +24,7 @@ from stoker.pool.filling import one_reader
 from stoker.pool.huggingface import loses_its_buffer
 from stoker.pool.shards import for_one_epoch
 from stoker.pool.start import StreamStart
+from stoker.pool.webdatasets import CountedEpochs
 from stoker.pool.work import Made, Report
 from stoker.pool.worker import Beginning, SlotRoom
 from stoker.slots.area import Area
@@ -106,8 +107,9 @@ def restore_dataset(dataset: Any, start: StreamStart) -> None:
     """Set a dataset back, before it is iterated."""
     if start.dataset is None:
         return
-    is_between_epochs = start.batches == start.since or start.has_ended  # as the state was taken
-    if is_between_epochs and isinstance(dataset, torch.utils.data.IterableDataset):
+    if start.is_before_the_end or isinstance(dataset, CountedEpochs):
+        load(dataset, start.dataset)
+    elif (start.is_anew or start.has_ended) and isinstance(dataset, torch.utils.data.IterableDataset):
         begin_anew(dataset, start.dataset)
     else:
         load(dataset, start.dataset)
@@ -117,8 +119,11 @@ def restore_iterator(fetcher: Any, start: StreamStart, told: Callable[[int, int]
     """Set the iterator of a new fetcher back, and pass by what came after its state."""
     if not hasattr(fetcher, "dataset_iter"):
         return
+    if start.is_before_the_end:
+        _finish_epoch(fetcher, start, told)
+        return
     if start.iterator is not None:
-        if start.is_fresh:
+        if start.is_anew and fetcher.dataset_iter is fetcher.dataset:
             begin_anew(fetcher.dataset, start.iterator)
             fetcher.dataset_iter = iter(fetcher.dataset)
         else:
@@ -126,6 +131,15 @@ def restore_iterator(fetcher: Any, start: StreamStart, told: Callable[[int, int]
     fetcher.ended = start.has_ended
     if start.since:
         _pass_by(fetcher, start.since, told)
+
+
+def _finish_epoch(fetcher: Any, start: StreamStart, told: Callable[[int, int], None] | None) -> None:
+    if start.dataset is None and start.iterator is None:
+        return
+    if start.iterator is not None:
+        load(fetcher.dataset_iter, start.iterator)
+    _pass_by(fetcher, start.since + 1, told)
+    fetcher.dataset_iter, fetcher.ended = iter(fetcher.dataset), False
 
 
 def _pass_by(fetcher: Any, batches: int, told: Callable[[int, int], None] | None) -> None:
@@ -221,6 +235,8 @@ class Fetching:
 
     def __init__(self, fetcher: Any, writer: "ReportedStates", tell: Callable[[str, Any], None], every: int) -> None:
         self._fetcher, self._writer, self._tell, self._every = fetcher, writer, tell, every
+        if isinstance(fetcher.dataset, CountedEpochs):
+            self._every = 0
         self._ask = asking(fetcher)
         self._batches = 0
         self._error: Exception | None = None

@@ -30,6 +30,8 @@ from stoker.pool.stateful import (
 )
 from stoker.pool.work import Made, Report, Work
 
+ONLY_BEGIN: Sequence[Any] = [object()]
+"""In the place of indices: a worker that gets no batch of an epoch tells how it begins, too."""
 Tell = Callable[[str, int, int, Any], None]
 """Tells how a worker begins or ended: what, its number, its epoch, the state."""
 
@@ -109,7 +111,7 @@ class StatefulMaker:
         """Prepare the samples of a work and put the batch into a room. What is made after the end says so."""
         if work.epoch != self._epoch:
             self._begin(work.epoch)
-        if self._batches is None:
+        if self._batches is None or work.ids is ONLY_BEGIN:
             return Made(0, now(), 0.0, None, rest=Report.ENDED)
         self._batches.room = room
         try:
@@ -121,7 +123,7 @@ class StatefulMaker:
 
     def _begin(self, epoch: int) -> None:
         common, self._epoch, self._batches = self._common, epoch, None
-        start = common.starts[self._number] if common.starts and epoch == 1 else StreamStart()
+        start = copy.deepcopy(common.starts[self._number]) if common.starts and epoch == 1 else StreamStart()
         tell = partial(_tell, common.tell, self._number, epoch)
         try:
             dataset, start = for_one_epoch(self._dataset, start)
