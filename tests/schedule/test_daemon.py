@@ -450,10 +450,24 @@ def test_commands_speak_with_the_state(
     row = json.loads(capsys.readouterr().out)
     assert (row["status"], row["GPUs"], row["script"]) == ("waits", 2, "train.py --lr 1")
     assert main(["schedule", "why", *place, "1"]) == 0
-    assert "No daemon" in capsys.readouterr().out
+    assert capsys.readouterr().out == "No daemon looks at it now: `stoker schedule run` with the same --state goes on.\n"
     assert main(["schedule", "cancel", *place, "1"]) == 0
     assert main(["schedule", "why", *place, "7"]) == 1
     assert "there is no job 7" in capsys.readouterr().err
+
+
+def test_a_module_is_submitted_as_it_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    submit = ["schedule", "submit", "--state", str(tmp_path / "state")]
+    for words in (["-m", "pack.train", "-m", "--lr", "1"], ["--", "-m", "pack.train", "-m", "--lr", "1"]):
+        assert main([*submit, *words]) == 0
+    assert main([*submit, "-m"]) == 1
+    assert "no script was given" in capsys.readouterr().err
+    state = State(tmp_path / "state")
+    assert [known.words for known in state.jobs()] == [("-m", "pack.train", "-m", "--lr", "1")] * 2
+    state.close()
 
 
 def test_a_second_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
