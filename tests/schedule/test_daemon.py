@@ -114,6 +114,17 @@ def test_jobs_run_wait_and_end(world: World) -> None:
     assert (world.state.job(jobs[1]).status, world.state.job(jobs[1]).code) == ("failed", 3)
 
 
+def test_a_job_that_is_done_has_done_what_its_last_lease_told(world: World) -> None:
+    job = world.submit(iterations=40)
+    world.daemon.look()
+    marks = Marks(world.state.job_folder(job), 1)
+    marks.write("ready", {"pid": 1, "saved": 25})
+    marks.write("progress", {"batches": 15, "first": None, "at": 1.0, "began": 0.0, "clock": 2.0, "time": 2.0})
+    world.end(job, 1, 0)
+    world.pass_round()
+    assert (world.state.job(job).status, world.state.job(job).done) == ("done", 40.0)
+
+
 def test_a_job_without_a_profile_has_its_share(world: World) -> None:
     job = world.submit(None)
     world.daemon.look()

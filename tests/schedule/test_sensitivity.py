@@ -9,7 +9,7 @@ from stoker.decide.model import Share, predict, scaled
 from stoker.profile import Profile
 from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
-from stoker.schedule.sensitivity import MeasuredRate, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import MeasuredRate, document, matrix_of, measured_counts, process_memory_gb
 
 MINIMAL = {
     "version": 1,
@@ -71,6 +71,10 @@ def test_measuring_again_counts_as_one_of_the_measurements() -> None:
 
 def test_one_core_is_measured_once() -> None:
     assert counted({1: 2.0}, 1) == [1]
+
+
+def test_processes_have_more_memory_than_they_were_seen_with() -> None:
+    assert process_memory_gb([100_000_000, 400_000_000, 300_000_000]) == pytest.approx(0.5)
 
 
 def profile() -> Profile:

@@ -20,6 +20,7 @@ from stoker.schedule.steps import Loop
 ANEW = """
 import json, sys, time
 from pathlib import Path
+import torch
 from torch.utils.data import DataLoader
 
 def told():
@@ -34,8 +35,9 @@ for epoch in range(3):
         done += 1
         while done % 8 == 7 and told() < done:
             time.sleep(0.01)
-    for batch in DataLoader(range(400), batch_size=4):
-        pass
+    with torch.no_grad():
+        for batch in DataLoader(range(400), batch_size=4):
+            pass
 """
 
 
@@ -89,4 +91,4 @@ def test_a_lease_tells_the_iterations_of_a_script_that_makes_its_loader_anew(tmp
     assert done.returncode == 0, done.stderr
     progress = marks.read("progress")
     assert progress is not None
-    assert 16 < progress["batches"] <= 24
+    assert progress["batches"] == 24  # the last of them came after the last time that anybody looked before the end

@@ -19,7 +19,14 @@ from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
 from stoker.schedule.matrix import Matrix
 from stoker.schedule.observing import Observed, observe
-from stoker.schedule.sensitivity import MOST_MEASUREMENTS, MeasuredRate, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import (
+    MOST_MEASUREMENTS,
+    MeasuredRate,
+    document,
+    matrix_of,
+    measured_counts,
+    process_memory_gb,
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +81,7 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
         raise CommandError(
             "the number of cores could not be limited here: it needs root, or a control group that was delegated"
         )
-    process_gb = max(one.memory_bytes for one in seen.values()) / 1e9
+    process_gb = process_memory_gb(one.memory_bytes for one in seen.values())
     iteration_bytes = profile.batch_size * profile.dataset.sample_bytes
     found = {count: _measured(one, iteration_bytes) for count, one in seen.items()}
     matrix = matrix_of(profile, found, process_gb, options.core)

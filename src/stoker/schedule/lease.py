@@ -113,7 +113,9 @@ def _watch(marks: Marks, pid: int) -> None:
     poll.register(descriptor, select.POLLIN)
     before = first = began = None
     loop = Loop(pid)
-    while not poll.poll(_LOOK_MS):
+    is_over = False
+    while not is_over:
+        is_over = bool(poll.poll(_LOOK_MS))  # and then the last words of its loaders are heard
         with contextlib.suppress(OSError, ValueError):
             steps = loop.look()
             if steps is not None:

@@ -7,7 +7,7 @@ measured, with the part of the data that was in memory meanwhile; between measur
 what the processes have, plus a part of the data that is cached; what that does is the model's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,8 @@ _FLAT = 1.1
 """A stretch over which the rate grows by less is not looked into."""
 _ENOUGH = 0.99
 """A job wants the least with which it reaches this part of its best rate."""
+_SPARE = 1.25
+"""Memory that a job's processes are given, over the most that they were seen with in some seconds."""
 _FAR = 8.0
 _HALVES = 30
 _NEAR = 1e-3
@@ -53,6 +55,11 @@ def measured_counts(most: int, measure: Callable[[int], float], limit: int = MOS
         _, low, high = max(stretches)
         known[(low + high) // 2] = measure((low + high) // 2)
     return known
+
+
+def process_memory_gb(seen_bytes: Iterable[int]) -> float:
+    """What a job's processes need, where they were seen with so much: a lease that has less kills them."""
+    return _SPARE * max(seen_bytes) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
