@@ -7,7 +7,7 @@ Root and cgroup v1 are needed: cores are limited by a quota, the disk by blkio. 
 each, and trains; the data is in memory while its matrix is measured. A point has some CPUs, each a part of a core, and a
 cache that holds a part of the data; nothing else of it is in memory. None of the points was measured for the matrix, except
 by chance its count of CPUs. The rate is that of the third epoch: a cache's keeper starts beside the first ones, and takes
-a fifth of a second of the job's cores for that. The epochs before it are told, too.
+its processor time out of the job's cores. The epochs before it are told, too.
 """
 
 import argparse
