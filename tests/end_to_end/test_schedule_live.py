@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks.schedule_live import SCRIPT, live, storm
 from benchmarks.slurm import Slurm, missing
-from tests.tries import until
+from tests.tries import HANG_S, until
 
 from stoker.schedule.job import Job, Placement, Server
 from stoker.schedule.matrix import Matrix
@@ -98,7 +98,7 @@ def test_bad_jobs_are_named_and_others_go_on(tmp_path: Path) -> None:
         large, absent, fine = (one.ask("submit", *more) for more in (["--gpus", "3", str(good)], [str(gone)], [str(good)]))
         gone.unlink()
         one.start()
-        one.wait(100)
+        one.wait(HANG_S)
         assert "asks for 3 GPUs, and the largest server has 2" in one.ask("why", large)
         assert f"there is no file '{gone}'" in one.ask("why", absent)
         assert one.ask("why", fine) == "It is done, after 1 lease."
@@ -136,7 +136,7 @@ def test_a_job_whose_share_changes_is_saved_and_goes_on_as_if_nothing_had_been(t
         until(lambda: state.job(other).status == "done")
         until(lambda: [known.status for known in state.leases(job, living=False)] == ["ended", "given"])
         gate.touch()
-        one.wait(100)
+        one.wait(HANG_S)
         first, second = state.leases(job, living=False)
         assert (first.code, second.code) == (75, 0)
         assert [known.lease.placement.demand.cpus for known in (first, second)] == [4.0, 8.0]

@@ -68,6 +68,12 @@ def test_loaders_of_each_epoch_are_one() -> None:
     assert (seen.batches, seen.samples, seen.left_at) == (230, 1840, 11)
 
 
+def test_a_loader_that_has_given_nothing_yet_does_not_take_the_loop_back() -> None:
+    seen = training([loader(0, 4, 100), loader(5, 0, 0)])
+    assert seen is not None
+    assert (seen.batches, seen.left_at) == (100, 4)
+
+
 def test_loaders_that_are_used_by_turns_are_several() -> None:
     seen = training([loader(0, 9, 200), loader(5, 10, 100)])
     assert seen is not None and seen.batches == 200

@@ -114,6 +114,17 @@ def test_jobs_run_wait_and_end(world: World) -> None:
     assert (world.state.job(jobs[1]).status, world.state.job(jobs[1]).code) == ("failed", 3)
 
 
+def test_a_job_that_is_done_has_done_what_its_last_lease_told(world: World) -> None:
+    job = world.submit(iterations=40)
+    world.daemon.look()
+    marks = Marks(world.state.job_folder(job), 1)
+    marks.write("ready", {"pid": 1, "saved": 25})
+    marks.write("progress", {"batches": 15, "first": None, "at": 1.0, "began": 0.0, "clock": 2.0, "time": 2.0})
+    world.end(job, 1, 0)
+    world.pass_round()
+    assert (world.state.job(job).status, world.state.job(job).done) == ("done", 40.0)
+
+
 def test_a_job_without_a_profile_has_its_share(world: World) -> None:
     job = world.submit(None)
     world.daemon.look()
@@ -450,10 +461,24 @@ def test_commands_speak_with_the_state(
     row = json.loads(capsys.readouterr().out)
     assert (row["status"], row["GPUs"], row["script"]) == ("waits", 2, "train.py --lr 1")
     assert main(["schedule", "why", *place, "1"]) == 0
-    assert "No daemon" in capsys.readouterr().out
+    assert capsys.readouterr().out == "No daemon looks at it now: `stoker schedule run` with the same --state goes on.\n"
     assert main(["schedule", "cancel", *place, "1"]) == 0
     assert main(["schedule", "why", *place, "7"]) == 1
     assert "there is no job 7" in capsys.readouterr().err
+
+
+def test_a_module_is_submitted_as_it_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    submit = ["schedule", "submit", "--state", str(tmp_path / "state")]
+    for words in (["-m", "pack.train", "-m", "--lr", "1"], ["--", "-m", "pack.train", "-m", "--lr", "1"]):
+        assert main([*submit, *words]) == 0
+    assert main([*submit, "-m"]) == 1
+    assert "no script was given" in capsys.readouterr().err
+    state = State(tmp_path / "state")
+    assert [known.words for known in state.jobs()] == [("-m", "pack.train", "-m", "--lr", "1")] * 2
+    state.close()
 
 
 def test_a_second_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from stoker.decide.model import Share, predict, scaled
 from stoker.profile import Profile
 from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
-from stoker.schedule.sensitivity import MeasuredRate, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import MeasuredRate, document, matrix_of, measured_counts, process_memory_gb
 
 MINIMAL = {
     "version": 1,
@@ -47,8 +47,34 @@ def test_the_bend_is_found_by_halves_and_never_more_than_eight_are_measured() ->
     assert len(counted({count: float(count**2) for count in range(1, 25)}, 24)) == 8
 
 
+def test_a_count_that_seems_slower_than_a_smaller_one_is_measured_once_more() -> None:
+    told = {8: [2.0, 8.0], 1: [4.0], 4: [3.0, 3.5], 6: [8.0], 5: [7.5]}
+    asked: list[int] = []
+
+    def measure(count: int) -> float:
+        asked.append(count)
+        return told[count].pop(0)
+
+    assert measured_counts(8, measure) == {8: 8.0, 1: 4.0, 4: 3.5, 6: 8.0, 5: 7.5}
+    assert asked == [8, 1, 8, 4, 4, 6, 5]
+    assert len(asked) <= 8
+
+
+def test_measuring_again_counts_as_one_of_the_measurements() -> None:
+    asked: list[int] = []
+    measured_counts(64, lambda count: asked.append(count) or 1.0 / count, limit=5)  # type: ignore[func-returns-value]
+    assert asked == [64, 1, 64]
+    asked.clear()
+    measured_counts(64, lambda count: asked.append(count) or 1.0 / count, limit=2)  # type: ignore[func-returns-value]
+    assert asked == [64, 1]
+
+
 def test_one_core_is_measured_once() -> None:
     assert counted({1: 2.0}, 1) == [1]
+
+
+def test_processes_have_more_memory_than_they_were_seen_with() -> None:
+    assert process_memory_gb([100_000_000, 400_000_000, 300_000_000]) == pytest.approx(0.5)
 
 
 def profile() -> Profile:

@@ -33,7 +33,7 @@ def profiles(tmp_path):
     [
         ("0,res50,0.0,100\n", "trace.csv line 1: gpus is missing"),
         ("0,res50,0.0,100,1\n1,res50,,100,1\n", "trace.csv line 2: arrival_s is missing"),
-        ("job_id,model,arrival_s,gpus\n0,res50,0.0,1\n", "trace.csv line 2: total_iterations is missing"),
+        ("job_id,model,arrival_s,gpus\n0,res50,0.0,1\n", "trace.csv: the header has no total_iterations"),
         ("0,res50,soon,100,1\n", "line 1: arrival_s is a number of seconds, at least 0, not 'soon'"),
         ("0,res50,nan,100,1\n", "line 1: arrival_s is a number of seconds"),
         ("0,res50,0,100,0\n", "line 1: gpus is a number of GPUs, at least 1, not '0'"),
@@ -42,6 +42,8 @@ def profiles(tmp_path):
         ("0,res50,0,100,1\n0,res50,0,100,1\n", "line 2: job_id: 0 is there twice"),
         ("", "trace.csv has no jobs"),
         ("timestamp,duration,num_gpus,cluster\n2017-10-09 07:01:55,,1,x\n", "line 2: duration is missing"),
+        ("model,arrival_s,total_iterations,gpus\nres50,0,10,1\n", "the header has no job_id"),
+        ("timestamp,duration,cluster\n2017-10-09 07:01:55,5,x\n", "the header has no num_gpus"),
         ("timestamp,duration,num_gpus,cluster\nnever,5,1,x\n", "line 2: timestamp is a time such as"),
     ],
 )

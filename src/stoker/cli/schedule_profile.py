@@ -14,18 +14,26 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from stoker.cli.schedule_places import add_script, name_of, script_of
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
 from stoker.schedule.matrix import Matrix
 from stoker.schedule.observing import Observed, observe
-from stoker.schedule.sensitivity import MOST_MEASUREMENTS, MeasuredRate, document, matrix_of, measured_counts
+from stoker.schedule.sensitivity import (
+    MOST_MEASUREMENTS,
+    MeasuredRate,
+    document,
+    matrix_of,
+    measured_counts,
+    process_memory_gb,
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="where to write the matrix")
     add_measuring(parser)
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS...]")
+    add_script(parser)
 
 
 def add_measuring(parser: argparse._ActionsContainer) -> None:
@@ -45,11 +53,9 @@ def add_measuring(parser: argparse._ActionsContainer) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Analyse, observe, and write the matrix."""
-    words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    if not words:
-        raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
+    words = script_of(options)
     matrix, rates = measure(options, words, lambda line: print(line, flush=True))
-    write_text(options.output, json.dumps(document(Path(words[0]).stem, matrix, {"measured": rates}), indent=1) + "\n")
+    write_text(options.output, json.dumps(document(name_of(words), matrix, {"measured": rates}), indent=1) + "\n")
     print(f"Written: {options.output}")
     return 0
 
@@ -63,7 +69,9 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
     seen: dict[int, Observed] = {}
 
     def measured(count: int) -> float:
-        one = seen[count] = observe(words, count * options.core, options.time)
+        one = observe(words, count * options.core, options.time)
+        if count not in seen or one.rate > seen[count].rate:
+            seen[count] = one
         from_disk = f", {one.read_bytes / 1e6:.3g} MB each from a disk" if one.read_bytes else ""
         tell(f"{count} CPU{'' if count == 1 else 's'}: {one.rate:.3g} iterations per second{from_disk}")
         return one.rate
@@ -73,7 +81,7 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
         raise CommandError(
             "the number of cores could not be limited here: it needs root, or a control group that was delegated"
         )
-    process_gb = max(one.memory_bytes for one in seen.values()) / 1e9
+    process_gb = process_memory_gb(one.memory_bytes for one in seen.values())
     iteration_bytes = profile.batch_size * profile.dataset.sample_bytes
     found = {count: _measured(one, iteration_bytes) for count, one in seen.items()}
     matrix = matrix_of(profile, found, process_gb, options.core)

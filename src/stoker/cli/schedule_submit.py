@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from stoker.cli.schedule_places import add_place, opened
+from stoker.cli.schedule_places import add_place, add_script, name_of, opened, script_of
 from stoker.cli.schedule_profile import add_measuring, measure
 from stoker.errors import CommandError, ConfigError
 from stoker.schedule.job import Server
@@ -45,14 +45,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-its-end", action="store_true", help="the script cannot be stopped and go on: its first lease lasts to its end"
     )
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="SCRIPT [ARGS...]")
+    add_script(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Add the job to the state."""
-    words = options.words[1:] if options.words[:1] == ["--"] else options.words
-    if not words:
-        raise CommandError("no script was given: the command ends with SCRIPT [ARGS...]")
+    words = script_of(options)
     if words[0].endswith(".py") and not Path(words[0]).is_file():
         raise CommandError(f"there is no script {words[0]} in {os.getcwd()}")
     if options.gpus < 1 or options.iterations < 1:
@@ -84,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _measured(options: argparse.Namespace, words: list[str]) -> tuple[str, Matrix]:
     matrix, _ = measure(options, words, lambda line: print(f"stoker: {line}", file=sys.stderr, flush=True))
-    return Path(words[0]).stem, matrix
+    return name_of(words), matrix
 
 
 def _matrix(options: argparse.Namespace) -> tuple[str, Matrix | None]:

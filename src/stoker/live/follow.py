@@ -62,7 +62,7 @@ def training(records: Sequence[Seen]) -> Seen | None:
     if any(before.left_at > after.facts.made_at for before, after in pairwise(same)):
         return largest  # they are used by turns: these are different loaders
     sums = {name: sum(getattr(seen, name) for seen in same) for name in _SUMS}
-    return replace(same[-1], **sums)
+    return replace(same[-1], left_at=max(seen.left_at for seen in same), **sums)  # the newest may have given nothing yet
 
 
 def _likeness(seen: Seen) -> tuple[object, ...]:

@@ -29,8 +29,12 @@ def summary(name: str, document: dict[str, Any]) -> str:
         f"  given: {used['gpu']:.0%} of GPUs, {used['cpu']:.0%} of CPUs, {used['memory']:.0%} of memory; "
         f"idle GPUs while jobs wait: {document['fragmentation']:.1%}\n"
         f"  {many(document['rounds'], 'round')}, {many(document['switches'], 'lease')} changed or ended; a decision took "
-        f"{1000 * decision['mean']:.1f} ms, at most {1000 * decision['max']:.0f}"
+        f"{_ms(decision['mean'])} ms, at most {_ms(decision['max'])}"
     )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.{0 if seconds >= 0.01 else 1}f}"
 
 
 def schedule_page(name: str, history: History, document: dict[str, Any], window: tuple[int, int]) -> str:
@@ -53,8 +57,8 @@ def schedule_page(name: str, history: History, document: dict[str, Any], window:
         allowed=markup(hash_of(script)),
         headline=(name, f": {many(document['jobs'], 'job')} in {document['makespan_h']:.1f} h"),
         lead=f"{many(len(history.servers), 'server')} with {many(sum(one.gpus for one in history.servers), 'GPU')}, "
-        f"{many(document['rounds'], 'round')}; a decision took {1000 * seconds['mean']:.1f} ms, at most "
-        f"{1000 * seconds['max']:.0f}.",
+        f"{many(document['rounds'], 'round')}; a decision took {_ms(seconds['mean'])} ms, at most "
+        f"{_ms(seconds['max'])}.",
         tiles=_tiles(document),
         cut=until_h < max(history.ends_s.values()) / _HOUR_S - 1e-6 or rows[-1:] == ["..."],
         window=window,
@@ -90,7 +94,7 @@ def _table(document: dict[str, Any]) -> dict[str, Any]:
         ("A decision, mean, seconds", f"{document['decision_s']['mean']:.4f}"),
         ("A decision, longest, seconds", f"{document['decision_s']['max']:.4f}"),
     ]
-    return {"caption": "The numbers", "head": ("", ""), "rows": rows}
+    return {"caption": "Times, GPUs and decisions", "head": ("", ""), "rows": rows}
 
 
 def _bars(history: History) -> tuple[list[list[Any]], list[str], float]:

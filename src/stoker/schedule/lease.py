@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from stoker.host.locks import open_lock
-from stoker.live import folder as live
 from stoker.schedule.marks import SAVED, Marks, steps_saved
 from stoker.schedule.quota import leave, limited
+from stoker.schedule.steps import Loop
 
 _TOLD_ON = signal.SIGUSR1, signal.SIGTERM
 _LOOK_MS = 1_000
@@ -111,18 +111,24 @@ def _watch(marks: Marks, pid: int) -> None:
     descriptor = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
-    before = first = None
-    while not poll.poll(_LOOK_MS):
+    before = first = began = None
+    loop = Loop(pid)
+    is_over = False
+    while not is_over:
+        is_over = bool(poll.poll(_LOOK_MS))  # and then the last words of its loaders are heard
         with contextlib.suppress(OSError, ValueError):
-            found = [seen for seen in live.loaders().values() if seen.facts.pid == pid and seen.batches]
-            if found:
-                most = max(found, key=lambda seen: seen.batches)
-                if first is None and most.batches > _WARM:
-                    first = most.batches, most.left_at
-                told = {"batches": most.batches, "at": most.left_at, "began": most.facts.made_at, "first": first}
+            steps = loop.look()
+            if steps is not None:
+                began = steps.began_at if began is None else began
+                if first is not None and steps.batches < first[0]:
+                    first = None  # what it did at first was not training
+                if first is None and steps.batches > _WARM:
+                    first = steps.batches, steps.left_at
+                told = {"batches": steps.batches, "at": steps.left_at, "began": began, "first": first}
                 if told != before:
                     marks.write("progress", told | {"clock": time.monotonic(), "time": time.time()}, lasting=False)
                     before = told
+    loop.close()
     os.close(descriptor)
 
 

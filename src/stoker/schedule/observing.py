@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stoker.errors import CommandError
-from stoker.live import folder as live
-from stoker.live.record import Seen
 from stoker.schedule.quota import leave, limited
+from stoker.schedule.steps import Loop, Steps
 
 _LOOK_S = 0.1
 _SELDOM = 10
@@ -69,8 +68,8 @@ def observe(words: Sequence[str], cores: float, seconds: float) -> Observed:
 class _Watched:
     """A loop at two times, and what all its processes had read from disks by then."""
 
-    first: Seen
-    last: Seen
+    first: Steps
+    last: Steps
     read_first: int
     read_last: int
     memory: int
@@ -81,20 +80,22 @@ def _watch(process: "subprocess.Popen[str]", seconds: float) -> _Watched:
     first = last = None
     memory = read_first = looks = 0
     read: dict[int, int] = {}
+    loop = Loop(process.pid)
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        found = [seen for seen in live.loaders().values() if seen.facts.pid == process.pid and seen.batches > _WARM]
-        if not found:
+        steps = loop.look()
+        if steps is None or steps.batches <= _WARM:
             continue
-        last = max(found, key=lambda seen: seen.batches)
+        last = steps
         looks += 1
         read |= _read(process.pid)
-        if first is None:
+        if first is None or last.batches < first.batches:  # what it did at first was not training
             first, read_first = last, sum(read.values())
         if looks % _SELDOM == 1:
             memory = max(memory, _memory(process.pid))
         if last.left_at - first.left_at >= seconds and last.batches - first.batches >= _LEAST:
             break
+    loop.close()
     if first is None or last is None or last.batches == first.batches:
         told = (
             ""

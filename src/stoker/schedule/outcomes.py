@@ -49,7 +49,7 @@ class Outcomes:
             if job.status in ENDED:
                 return
             if code == 0:
-                self._state.change_job(lease.job_id, done=float(saved))
+                self._state.change_job(lease.job_id, done=float(max(saved, self._reached(lease))))
                 self.end_job(lease.job_id, "done", 0, "", now)
             elif job.wants_cancel:
                 if not self._state.leases(lease.job_id):
@@ -97,6 +97,11 @@ class Outcomes:
             return
         word = f"it died {deaths} times at iteration {saved}: {self._last_line(lease)}"
         self.end_job(lease.job_id, "failed", code, word, now)
+
+    def _reached(self, lease: Lease) -> int:
+        """The iterations that a lease has told."""
+        ready, said = (self._state.marks(lease).read(name) for name in ("ready", "progress"))
+        return 0 if ready is None or said is None else int(ready["saved"] + said["batches"])
 
     def _saved_before(self, lease: Lease) -> int | None:
         """The checkpoint that a lease began with, if it had time for another one; else None."""

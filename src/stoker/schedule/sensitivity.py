@@ -1,12 +1,13 @@
 """A job's matrix: by the cost model, corrected by a few measurements. Pure, but for the measuring that it is given.
 
 CPU counts are measured by halves: first the most and the fewest, then the middle of that stretch over which the rate
-changes most, as long as it changes by more than a tenth there. The model is corrected such that it has the rates that were
+changes most, as long as it changes by more than a tenth there. A count that seems slower than a smaller one is measured
+once more, since something else took its cores meanwhile. The model is corrected such that it has the rates that were
 measured, with the part of the data that was in memory meanwhile; between measured counts by what lies between. Memory is
 what the processes have, plus a part of the data that is cached; what that does is the model's.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,8 @@ _FLAT = 1.1
 """A stretch over which the rate grows by less is not looked into."""
 _ENOUGH = 0.99
 """A job wants the least with which it reaches this part of its best rate."""
+_SPARE = 1.25
+"""Memory that a job's processes are given, over the most that they were seen with in some seconds."""
 _FAR = 8.0
 _HALVES = 30
 _NEAR = 1e-3
@@ -34,8 +37,14 @@ def measured_counts(most: int, measure: Callable[[int], float], limit: int = MOS
     known = {most: measure(most)}
     if most > 1:
         known[1] = measure(1)
-    while len(known) < limit:
+    again: set[int] = set()
+    while len(known) + len(again) < limit:
         counts = sorted(known)
+        slower = [high for low, high in pairwise(counts) if known[low] > _FLAT * known[high] and high not in again]
+        if slower:
+            again.add(slower[0])
+            known[slower[0]] = max(known[slower[0]], measure(slower[0]))
+            continue
         stretches = [
             (known[high] / known[low], low, high)
             for low, high in pairwise(counts)
@@ -46,6 +55,11 @@ def measured_counts(most: int, measure: Callable[[int], float], limit: int = MOS
         _, low, high = max(stretches)
         known[(low + high) // 2] = measure((low + high) // 2)
     return known
+
+
+def process_memory_gb(seen_bytes: Iterable[int]) -> float:
+    """What a job's processes need, where they were seen with so much: a lease that has less kills them."""
+    return _SPARE * max(seen_bytes) / 1e9
 
 
 @dataclass(frozen=True, slots=True)

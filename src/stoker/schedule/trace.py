@@ -38,7 +38,10 @@ def read_trace(
     header = [cell.strip() for cell in rows[0][1]] if rows else []
     if "num_gpus" in header:
         jobs = _digest(path, rows[1:], header, profiles, split, kept or TraceBounds())
-    elif "job_id" in header:
+    elif len({*header} & {*FIELDS, *_DIGEST_FIELDS}) > 1:
+        wanted = FIELDS if set(header) & set(FIELDS) else _DIGEST_FIELDS
+        if lacks := [field for field in wanted if field not in header]:
+            raise ConfigError(f"{path}: the header has no {', '.join(lacks)}")
         jobs = _plain(path, rows[1:], header, profiles)
     else:
         jobs = _plain(path, rows, list(FIELDS), profiles)
