@@ -217,7 +217,7 @@ def _is_governed(loader: Any) -> bool:
 
 def _roots(loader: Any) -> list[str]:
     reads = loader.caching.reads
-    return list(reads.roots) if reads is not None and reads.roots else [os.sep]
+    return list(reads.shared_roots) if reads is not None and reads.shared_roots else [os.sep]
 
 
 def _staging_bytes() -> int:

@@ -38,7 +38,8 @@ class Caching:
                 name += " (of several hosts, by reuse)" if is_ruled else " (of several hosts)"
             cache = Cache(name, loader.cache, loader.cache_dir, is_private=is_private, disk=loader.cache_disk)
             ask = Asking(cache.folder) if loader.peers and cache.folder is not None else None
-            self.reads = FileReads(cache, roots, ask, is_ruled=is_ruled)
+            shared_roots = ours.shared_roots if ours is not None and loader.peers else ()
+            self.reads = FileReads(cache, roots, ask, is_ruled=is_ruled, shared_roots=shared_roots)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self.staging: Staging | None = None
         """What is read ahead for this loader, if anything."""
