@@ -4,7 +4,6 @@ Each loader has one `Caching`. It is sent to the workers, prepares them, and han
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from stoker.cache.intercept import FileReads
 from stoker.cache.roots import roots_of
 from stoker.cache.staging import Staging
 from stoker.cache.steering import Steering
+from stoker.errors import warn
 from stoker.keeper.asking import Asking
 from stoker.meter import Counts, Meter, Tally
 from stoker.order import Ids
@@ -104,11 +104,10 @@ class Caching:
         if meter.hits + meter.misses + meter.hits_peer + meter.faults:
             return
         self._has_warned = True
-        warnings.warn(
+        warn(
             "the cache has seen no file: the dataset opens none from Python, or not below the folders that its attributes "
             f"name ({self.reads.cache.name}). Libraries that open paths in C (OpenCV, HDF5, decord) are not seen; "
-            "stoker.Dataset, which reads the bytes itself, works with them.",
-            stacklevel=3,
+            "stoker.Dataset, which reads the bytes itself, works with them."
         )
 
     def close(self) -> None:
