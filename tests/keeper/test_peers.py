@@ -232,7 +232,7 @@ def test_metrics_tell_what_came_from_each_host_and_who_is_not_asked(tmp_path: Pa
 
             until(is_shown)
             assert said["received_bytes_total"] >= SIZE * said["hits_total"]
-            one_more = bytes(len(keys[0]))
+            one_more = b"one more".ljust(len(keys[0]))
             store.put([(one_more, b"x")], 1 << 20)
             there.kept([one_more])
             until(lambda: not is_shown() and said["held_items"] == FILES + 1)  # although nobody reads anything meanwhile
