@@ -9,8 +9,13 @@ StokerError
   CheckpointError (RuntimeError)  a checkpoint cannot be written, read or used here: the message says which and why
   CommandError                    a command cannot do what was asked: one line on stderr, exit code 1
 
-Faults of the user's own dataset keep their own type, as under torch's loader.
+Faults of the user's own dataset keep their own type, as under torch's loader. `warn` says what is only worth a warning.
 """
+
+import sys
+import warnings
+
+_NOT_THE_USERS = ("stoker", "torch")
 
 
 class StokerError(Exception):
@@ -43,3 +48,11 @@ class CheckpointError(StokerError, RuntimeError):
 
 class CommandError(StokerError):
     """A command cannot do what was asked."""
+
+
+def warn(message: str) -> None:
+    """Warn. The line that is shown is the nearest one of the user's, neither ours nor torch's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _NOT_THE_USERS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

@@ -69,11 +69,16 @@ def test_any_name_can_be_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(["analyze", "--iter", "3", "x.py"], 2), (["analyze", "--time", "nan", "x.py"], 1)],
-    ids=["short", "nan"],
+    [
+        (["analyze", "--iter", "3", "x.py"], 2),
+        (["analyze", "--time", "nan", "x.py"], 1),
+        (["run", "--cache", "1MB", "--peers", "node1", "x.py"], 1),
+    ],
+    ids=["short", "nan", "peers"],
 )
 def test_options_that_mean_nothing_are_refused_before_anything_runs(words: list[str], code: int, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("open('ran', 'w')")
     done = subprocess.run([*STOKER, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
     assert not (tmp_path / "ran").exists()

@@ -93,6 +93,7 @@ def test_the_example_of_the_guide(tmp_path: Path) -> None:
     subprocess.run([sys.executable, EXAMPLES / "make_data.py", tmp_path, "--sounds", "0"], check=True)
     total = sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*.jpg"))
     stoker = [sys.executable, "-m", "stoker", "run", "--cache", "64MB", "--peers", "auto"]
+    environment = ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # torchrun is there
     torchrun = ["torchrun", "--nnodes", "2", "--master-addr", "host0", "--master-port", "29515", "--nproc-per-node", "1"]
 
     def shares() -> None:
@@ -102,7 +103,7 @@ def test_the_example_of_the_guide(tmp_path: Path) -> None:
         processes = []
         for number, host in enumerate(hosts):
             words = [*stoker, *torchrun, "--node-rank", str(number), EXAMPLES / "hosts_ddp.py", host.data / "pictures"]
-            processes.append(host.start(words, env=ENVIRONMENT, stderr=subprocess.STDOUT))
+            processes.append(host.start(words, env=environment, stderr=subprocess.STDOUT))
         printed = [process.communicate(timeout=240)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0], "\n".join(printed)
         for rank, said in enumerate(printed):

@@ -54,15 +54,18 @@ def test_a_master_that_others_cannot_reach_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_tasks_of_slurm_know_each_other_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_STEP_NODELIST", "localhost,node[1-2]")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "localhost,127.0.0.[2-3]")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     with pytest.warns(UserWarning, match="set STOKER_SECRET_FILE"):
         assert introduction("auto")[0]["peers"] == "auto"
     monkeypatch.setenv("STOKER_SECRET_FILE", str(tmp_path / "secret"))
     told, place = introduction("auto")
-    assert told["peers"] == ",".join(f"{name}:{slurm.port()}" for name in ("localhost", "node1", "node2"))
+    assert told["peers"] == ",".join(f"{name}:{slurm.port()}" for name in ("localhost", "127.0.0.2", "127.0.0.3"))
     assert told["secret"] == str(tmp_path / "secret")
     assert place is None
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "localhost,node[1-2]")
+    with pytest.warns(UserWarning, match="localhost is .* which the other peers cannot reach"):
+        assert introduction("auto")[0]["peers"] == "auto"
 
 
 class Heard:

@@ -26,7 +26,7 @@ from tests.tries import HANG_S, until
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 import stoker
-from stoker.cache.intercept import Origin
+from stoker.cache.asked import Origin
 from stoker.cache.staging import Stager, Staging
 from stoker.feed.tables import paths_of
 from stoker.keeper import view

@@ -175,6 +175,15 @@ def test_versions_that_differ_are_named() -> None:
     assert difference(here, there) == "torch 2.12.0 there and 2.13.0 here, pillow is missing there and 12 here"
 
 
+def test_an_address_where_nobody_listens_is_one_line() -> None:
+    port = free_port()
+    with workers(port, 2) as command:
+        assert command.stderr is not None
+        assert f"no job listens at 127.0.0.1:{port} yet (" in command.stderr.readline()
+        command.terminate()
+        assert command.stderr.read() == ""
+
+
 def test_another_secret(tmp_path: Path) -> None:
     port = free_port()
     with loader_of(Noisy(64, 0.002), port, persistent_workers=True) as loader:

@@ -14,6 +14,12 @@ def test_addresses_that_make_no_sense(text: str) -> None:
 
 def test_the_own_address() -> None:
     assert parse_addresses("host1:80, [::1]:81") == [("host1", 80), ("::1", 81)]
-    assert local_addresses([("192.0.2.1", 7), ("127.0.0.1", 8)]) == [("127.0.0.1", 8)]
+    assert local_addresses([("127.0.0.1", 7), ("127.0.0.2", 8)]) == [("127.0.0.1", 7), ("127.0.0.2", 8)]
     with pytest.raises(ConfigError, match=r"not among the peers 192\.0\.2\.1:7"):
         local_addresses([("192.0.2.1", 7)])
+
+
+def test_an_own_name_that_no_other_host_reaches() -> None:
+    """As Debian's /etc/hosts has it: a host's own name is an address of this host alone."""
+    with pytest.raises(ConfigError, match=r"localhost is (127\.0\.0\.1|::1) on this host, which the other peers"):
+        local_addresses([("localhost", 7), ("192.0.2.1", 7)])

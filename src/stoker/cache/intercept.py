@@ -11,7 +11,6 @@ while it prepares samples.
 
 import builtins
 import contextlib
-import enum
 import importlib.abc
 import importlib.machinery
 import io
@@ -20,14 +19,15 @@ import stat
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 
-from stoker.cache import notes, staging
+from stoker.cache import notes
+from stoker.cache.asked import Ask, asked
 from stoker.cache.cached import Cache
 from stoker.cache.opened import CachedFile, CachedText, LongFile
 from stoker.host import forks
@@ -45,18 +45,6 @@ _NEVER = tuple(
     os.path.join(folder, "")
     for folder in {"/proc", "/sys", "/dev", "/run", sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib")}
 )
-
-
-class Origin(enum.IntEnum):
-    """Where an item came from that another process brought."""
-
-    STORAGE = 0
-    CACHE = 1
-    PEER = 2
-
-
-Ask = Callable[[bytes, str], tuple[Bytes, Origin] | None]
-"""Gives an item of a key and a path, if it can. It is sent to workers."""
 
 
 class _WholeFile:
@@ -104,13 +92,26 @@ class FileReads:
     """Reads whole files below some folders through a cache. It is sent to workers.
 
     With `ask`, the caches of several hosts are one: what is not here is asked for there, by key and path. If they are
-    ruled, nothing is kept here: who is asked decides that.
+    ruled, nothing is kept here: who is asked decides that. `shared_roots` are the folders of data that other hosts may have
+    elsewhere; those that are read, unless they are said.
     """
 
-    def __init__(self, cache: Cache, roots: Sequence[str], ask: Ask | None = None, *, is_ruled: bool = False) -> None:
+    ask: Ask | None = None
+    shared_roots: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        cache: Cache,
+        roots: Sequence[str],
+        ask: Ask | None = None,
+        *,
+        is_ruled: bool = False,
+        shared_roots: Sequence[str] = (),
+    ) -> None:
         self.cache = cache
-        self._ask, self._is_ruled = ask, is_ruled
+        self.ask, self._is_ruled = ask, is_ruled
         self.roots = tuple(os.path.join(root, "") for root in roots)
+        self.shared_roots = tuple(os.path.join(root, "") for root in shared_roots) or self.roots
         self._known: dict[str, tuple[str, bytes]] = {}
 
     def opened(self, name: Any) -> Any:
@@ -140,8 +141,8 @@ class FileReads:
         if size > _LONG_BYTES and cache.finds(key, size):
             return LongFile(cache, key, size, name, path)
         payload: Bytes | None = cache.get(key)
-        if payload is None and self._ask is not None:
-            payload = self._asked(key, path)
+        if payload is None and self.ask is not None:
+            payload = asked(cache, self.ask, key, path)
         if payload is None and not self._is_ruled and size <= cache.room_bytes():
             with contextlib.suppress(OSError):
                 payload = cache.fetch(_WholeFile(path, key, size))[0]
@@ -151,20 +152,6 @@ class FileReads:
                 cache.tally.miss(size)
         return None if payload is None else CachedFile(payload, name, path, cache.tally)
 
-    def _asked(self, key: bytes, path: str) -> Bytes | None:
-        assert self._ask is not None
-        nearby = self.cache.staged(key) or self.cache.get(key)
-        if nearby is not None:
-            return nearby
-        beside = staging.current()
-        found = None if beside is not None and beside.is_late() else self._ask(key, path)
-        if found is None:
-            return None
-        payload, origin = found
-        count = {Origin.CACHE: self.cache.tally.hit, Origin.PEER: self.cache.tally.peer}
-        count.get(origin, self.cache.tally.miss)(len(payload))
-        return payload
-
     def _learn(self, name: str) -> tuple[str, bytes]:
         """The absolute path and the key of a file, by its name; no key if it is outside the folders."""
         try:
@@ -173,7 +160,7 @@ class FileReads:
             return name, b""
         # `link/..` is the parent of the link's target, not of the link.
         is_ours = path.startswith(self.roots) and not is_never(path) and os.pardir not in name
-        key = file_key(path) if self._ask is None else shared_file_key(path, self.roots)
+        key = file_key(path) if self.ask is None else shared_file_key(path, self.roots)
         known = path, key if is_ours and key else b""
         if os.path.isabs(name):  # a relative name means another file in another working directory
             if len(self._known) >= _KNOWN:

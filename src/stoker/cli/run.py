@@ -124,6 +124,10 @@ def run(options: argparse.Namespace) -> int:
     if options.peers is not None:
         if not plan.cache_bytes:
             raise ConfigError("--peers needs --cache SIZE: hosts give each other what their caches hold")
+        if options.peers != "auto":
+            from stoker.wire.addresses import parse_addresses
+
+            parse_addresses(options.peers)
         plan = replace(plan, peers=options.peers)
     for_python: list[dict[str, Any]] = []
     if options.mount:

@@ -9,6 +9,7 @@ instead (`stoker run --offload ray://HEAD:PORT`).
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from stoker.remote.address import parse_address
 from stoker.wire.secret import shared_secret
 
 _LEAST_S = 1.0
+_LISTENS_S = 5.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Keep so many workers running."""
-    parse_address(options.address)
+    address = parse_address(options.address)
     TORCH.check()
     OFFLOAD.check()
     shared_secret()
@@ -41,6 +43,7 @@ def run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     workers = {subprocess.Popen(command): time.monotonic() for _ in range(count)}
     try:
+        _say_if_nobody_listens(address)
         while workers:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             for worker in [worker for worker in workers if worker.poll() is not None]:
@@ -56,6 +59,17 @@ def run(options: argparse.Namespace) -> int:
         for worker in workers:
             worker.wait()
     return 0
+
+
+def _say_if_nobody_listens(address: tuple[str, int]) -> None:
+    """The job may begin later, but an address may also be wrong."""
+    try:
+        socket.create_connection(address, _LISTENS_S).close()
+    except OSError as error:
+        place = ":".join(map(str, address))
+        print(
+            f"stoker: no job listens at {place} yet ({error}): workers dial it until one does", file=sys.stderr, flush=True
+        )
 
 
 def _interrupt(*_: object) -> None:

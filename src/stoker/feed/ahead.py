@@ -7,7 +7,6 @@ told, so nothing is drawn for it. Where a dataset does not list its files, worke
 
 import contextlib
 import os
-import warnings
 import weakref
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch.utils.data
 
 from stoker.cache.notes import MOST_SAMPLES, Notes
 from stoker.cache.staging import Staging
+from stoker.errors import warn
 from stoker.feed.foretold import Foretold
 from stoker.feed.meeting import AUTO, Meeting, introduction
 from stoker.feed.progress import is_batched
@@ -106,7 +106,7 @@ class Ahead:
         why = trouble_with(*self._peers, is_early=now() - self._began < EARLY_S)
         if why is not None:
             self._peers = None
-            warnings.warn(why, stacklevel=5)
+            warn(why)
 
     def ordered(self, index: Any) -> None:
         """A work is ordered. Indices that are no numbers are not told."""
@@ -217,7 +217,7 @@ def _is_governed(loader: Any) -> bool:
 
 def _roots(loader: Any) -> list[str]:
     reads = loader.caching.reads
-    return list(reads.roots) if reads is not None and reads.roots else [os.sep]
+    return list(reads.shared_roots) if reads is not None and reads.shared_roots else [os.sep]
 
 
 def _staging_bytes() -> int:

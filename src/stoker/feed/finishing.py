@@ -6,7 +6,6 @@ batches, and the device is known, because an optimizer has parameters there. Oth
 
 import functools
 import gc
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from stoker.device.tail import Ops, finish, finish_batch, put_at
+from stoker.errors import warn
 from stoker.feed.progress import is_batched
 from stoker.feed.publishing import role_of
 from stoker.plan import DEVICE, HOST, TAIL
@@ -125,7 +125,7 @@ def _moved(content: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 @functools.cache
 def _say_once(words: str) -> None:
-    warnings.warn(words, stacklevel=9)
+    warn(words)
 
 
 def finishing_of(loader: Any) -> Finishing | None:
@@ -154,7 +154,7 @@ def finishing_of(loader: Any) -> Finishing | None:
 def _say_of(loader: Any, what: str) -> None:
     if not loader._told_about_prep:
         loader._told_about_prep = True
-        warnings.warn(f"prep={loader.prep!r}: {what}", stacklevel=9)
+        warn(f"prep={loader.prep!r}: {what}")
 
 
 def _obstacle_to_decoding(device: torch.device) -> str:

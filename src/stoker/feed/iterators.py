@@ -3,7 +3,6 @@
 import errno
 import multiprocessing
 import resource
-import warnings
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
@@ -14,7 +13,7 @@ import torch.multiprocessing
 import torch.utils.data
 
 from stoker.device.samples import Settling
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, warn
 from stoker.feed import sharing
 from stoker.feed.carrier import MapInlineIter, MapWorkersIter
 from stoker.feed.finishing import finishing_of
@@ -210,10 +209,9 @@ def _check_threads(loader: Any) -> None:
         return
     loader._told_about_threads = True
     if draws_from_globals(lambda: dataset[0]):
-        warnings.warn(
+        warn(
             "the dataset draws from the default generators of Python, NumPy or torch. Threads share them, so results "
-            "depend on timing. Give it __getsample__(index, rng) that draws from rng, or use workers='processes'.",
-            stacklevel=8,  # where `iter()` is called
+            "depend on timing. Give it __getsample__(index, rng) that draws from rng, or use workers='processes'."
         )
 
 

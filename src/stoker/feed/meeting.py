@@ -11,10 +11,9 @@ import os
 import secrets
 import socket
 import time
-import warnings
 from typing import Any
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, warn
 from stoker.host import ranks, slurm
 from stoker.internals import stores
 from stoker.keeper.client import Line
@@ -53,7 +52,7 @@ def introduction(peers: str | None) -> "tuple[dict[str, Any], Meeting | None]":
             told["key"] = meeting.secret()
         return {**told, "peers": meeting.name, "own": [meeting.host, 0]}, meeting
     except (ConfigError, OSError, RuntimeError) as error:  # the last one is what stores raise
-        warnings.warn(f"peers='auto' finds no other host, and everything comes from storage: {error}", stacklevel=7)
+        warn(f"peers='auto' finds no other host, and everything comes from storage: {error}")
         return told, None
 
 
@@ -92,7 +91,7 @@ class Meeting:
         except RuntimeError as error:
             self._line = None  # the store is gone: so is the job, or it goes on with those who have met
             if len(self._came) < 2:
-                warnings.warn(f"peers='auto': the other hosts' addresses cannot be read any more: {error}", stacklevel=6)
+                warn(f"peers='auto': the other hosts' addresses cannot be read any more: {error}")
             return
         self._pause_s = min(1.5 * self._pause_s, _LONGEST_PAUSE_S)
         self._at = now() + self._pause_s

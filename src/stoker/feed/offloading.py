@@ -13,7 +13,6 @@ import secrets
 import socket
 import subprocess
 import sys
-import warnings
 import weakref
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import torch
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, warn
 from stoker.extras import RAY
 from stoker.feed import sharing
 from stoker.feed.digest import is_users_module, variables_of
@@ -208,7 +207,7 @@ def _dividing(loader: Any) -> dict[str, Any]:
     """Which part of the preparation other hosts do, and why they do no other: what an `Order` says of it."""
     against, part, ratio = candidates(loader), loader._options.offload_part, loader._options.offload_ratio
     if part is not None and part in against:
-        warnings.warn(f"offload=: other hosts do all of a batch instead of {part!r}: {against[part]}", stacklevel=10)
+        warn(f"offload=: other hosts do all of a batch instead of {part!r}: {against[part]}")
         part = ALL
     if part is None and ratio is not None:  # nothing is measured
         part = ALL

@@ -5,12 +5,12 @@ other by an entry in a folder of this user's. No rank waits for another one to c
 """
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch.utils.data
 
+from stoker.errors import warn
 from stoker.feed.digest import NoDigestError, digest_of
 from stoker.feed.progress import is_batched, samplers_of
 from stoker.host import folders, process, ranks
@@ -59,7 +59,7 @@ def say(loader: Any, why: str) -> None:
         loader._told_about_ranks = True
         if _is_first(f"{launch()} {why}"):
             what = "offload=: everything is prepared on this host" if loader.offload else _KEPT
-            warnings.warn(f"{what}, because {why}", stacklevel=10)
+            warn(f"{what}, because {why}")
 
 
 _KEPT = "ranks='shared': each rank keeps its own workers"

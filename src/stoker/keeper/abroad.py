@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from stoker.cache.intercept import Origin
+from stoker.cache.asked import Origin
 from stoker.errors import ConfigError
 from stoker.keeper import asking
 from stoker.keeper.bringing import Bringing
@@ -110,7 +110,7 @@ class Abroad:
                 if self._is_over.wait(_PAUSE_S):
                     return
             try:
-                if queue.is_closed or not queue.bringing.copy(far.path(index)):
+                if queue.is_closed or not queue.bringing.copy(far.entry(index)):
                     return
             except OSError:
                 continue

@@ -11,7 +11,7 @@ import socket
 import threading
 from pathlib import Path
 
-from stoker.cache.intercept import Origin
+from stoker.cache.asked import Origin
 from stoker.errors import ResourceError
 from stoker.keeper import door, messages
 from stoker.memory import Bytes, nameless_file

@@ -12,8 +12,8 @@ import stat
 from pathlib import Path
 
 from stoker.cache import stores
+from stoker.cache.asked import Origin
 from stoker.cache.claims import Claims
-from stoker.cache.intercept import Origin
 from stoker.cache.shelf import Budget
 from stoker.cache.staging import Stager, StagingRow
 from stoker.cache.store import StoreBusyError, StoreFullError
@@ -31,6 +31,7 @@ from stoker.source.files import (
     range_key,
     read_range,
     shared_file_key,
+    shared_range_key,
 )
 
 LONGEST_BYTES = 64 << 20
@@ -107,8 +108,7 @@ class Bringing:
         """Bring a file for a work, or a range of one (`table`). Returns how long reading took, too."""
         try:
             wanted = where(entry)
-            path = wanted.path
-            found = self._look(path) if wanted.length < 0 else self._look_at_range(wanted)
+            found = self._find(wanted)
             if found is None:
                 return Brought.LEFT, 0.0
             key, size = found
@@ -119,7 +119,7 @@ class Bringing:
             try:
                 if self.near.holds(key):
                     return Brought.LEFT, 0.0
-                return self._read(work, path, key, size, wanted.offset)
+                return self._read(work, wanted.path, key, size, wanted.offset)
             finally:
                 self.near.claims.release([key])
         except FileNotFoundError:
@@ -128,6 +128,10 @@ class Bringing:
         except PermissionError:
             pass
         return Brought.LEFT, 0.0
+
+    def _find(self, wanted: Where) -> tuple[bytes, int] | None:
+        """The key and the size of what is wanted; None if it is not brought. Raises OSError."""
+        return self._look(wanted.path) if wanted.length < 0 else self._look_at_range(wanted)
 
     def _look(self, path: bytes) -> tuple[bytes, int] | None:
         """The key and the size of a file; None if it is none that is brought. Raises OSError."""
@@ -146,7 +150,9 @@ class Bringing:
         version = file_version(status)
         if not 0 < wanted.length <= LONGEST_BYTES or not is_old_enough(status) or not is_of(version, wanted):
             return None
-        return range_key(wanted.path, wanted.offset, wanted.length) + version, wanted.length
+        place = wanted.path, wanted.offset, wanted.length
+        name = shared_range_key(*place, self._roots) if self._is_shared else range_key(*place)
+        return None if name is None else (name + version, wanted.length)
 
     def _read(self, work: int, path: bytes, key: bytes, size: int, offset: int) -> tuple[Brought, float]:
         if self.far is not None and self.far.has(key):
@@ -218,9 +224,9 @@ class Bringing:
     def _keeps_copy(self, size: int) -> bool:
         return self._fills_cache and self.far is not None and self.far.keeps_copies and self.near.has_room(size)
 
-    def copy(self, path: bytes) -> bool:
+    def copy(self, entry: bytes) -> bool:
         """Keep a copy of an item that another host holds, if there is room. False: there is none."""
-        found = self._look(path)
+        found = self._find(where(entry))
         if found is None or self.far is None or self.near.holds(found[0]):
             return True
         key, size = found

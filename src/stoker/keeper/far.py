@@ -11,8 +11,7 @@ import time
 
 from stoker.keeper.directory import Numbers, numbers_of
 from stoker.keeper.peering import Peering
-from stoker.keeper.table import KeeperTable
-from stoker.source.files import shared_file_key
+from stoker.keeper.table import KeeperTable, shared_key
 
 _LOOK_S = 0.5
 _LOOK_PART = 0.05
@@ -58,7 +57,7 @@ class Far:
         """Look whether all data is held somewhere. `look_again_s` is when to look again: it may take long."""
         if self._names is None:
             paths = (self._table.path(index) for index in range(len(self._table)))
-            self._names = numbers_of([shared_file_key(path, self._roots) or b"" for path in paths if path])
+            self._names = numbers_of([shared_key(path, self._roots) or b"" for path in paths if path])
         began = time.thread_time()
         self.keeps_copies = bool(len(self._names)) and self.peering.covers(self._names)
         self.look_again_s = max(_LOOK_S, (time.thread_time() - began) / _LOOK_PART)
@@ -70,8 +69,8 @@ class Far:
         random.Random(os.getpid()).shuffle(found)
         return found
 
-    def path(self, index: int) -> bytes:
-        """The file of a sample."""
+    def entry(self, index: int) -> bytes:
+        """Where a sample is, as the table has it."""
         return self._table.path(index)
 
     def kept(self, key: bytes, *, is_copy: bool) -> None:

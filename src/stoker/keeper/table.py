@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stoker.memory import nameless_file
+from stoker.source.files import shared_file_key, shared_range_key
 
 MOST_BYTES = 512 << 20
 """Longer lists would take seconds of the training process, and as much memory for each rank."""
@@ -46,10 +47,20 @@ def range_entry(path: str, offset: int, length: int, version: bytes) -> str:
 
 def where(entry: bytes) -> Where:
     """What an entry of the table means."""
+    if entry[:1] == b"/":
+        return Where(entry)
     offset, length, version, path = ([*entry.split(b":", 3), b"", b"", b""])[:4]
     if not path or not (offset.isdigit() and length.isdigit()):
         return Where(entry)
     return Where(path, int(offset), int(length), version)
+
+
+def shared_key(entry: bytes, roots: tuple[str, ...]) -> bytes | None:
+    """What an entry's bytes are called in the caches of several hosts."""
+    wanted = where(entry)
+    if wanted.length < 0:
+        return shared_file_key(wanted.path, roots)
+    return shared_range_key(wanted.path, wanted.offset, wanted.length, roots)
 
 
 def is_of(version: bytes, wanted: Where) -> bool:

@@ -6,12 +6,16 @@ They are asked as a host's keeper asks them: by readers that wait for one file e
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from stoker.cache.roots import roots_of
 from stoker.cache.walking import KEY_BYTES
 from stoker.errors import ConfigError
 from stoker.measure import files
 from stoker.sealed import SHARED_BYTES
 from stoker.source.files import file_version, shared_file_key
+from stoker.source.reading import Shared
+from stoker.tensor.dataset import Dataset
 from stoker.wire.addresses import parse_addresses
 from stoker.wire.peer import Peer
 from stoker.wire.secret import shared_secret
@@ -22,10 +26,8 @@ _PATIENCE_S = 5.0
 _FEWEST = 8
 
 
-def peer_rate(
-    peers: str, samples: Sequence[Sequence[str]], roots: tuple[str, ...], readers: int, limit_s: float
-) -> tuple[float, str]:
-    """Samples per second from other hosts, each sample given by its files; or 0, and why it could not be measured."""
+def peer_rate(peers: str, keys: Sequence[Sequence[bytes]], readers: int, limit_s: float) -> tuple[float, str]:
+    """Samples per second from other hosts, each sample given by its items; or 0, and why it could not be measured."""
     with contextlib.ExitStack() as stack:
         secret, tls = shared_secret(), from_environment()
         holders: dict[bytes, Peer] = {}
@@ -38,16 +40,26 @@ def peer_rate(
                 troubles.append(str(error))
                 continue
             holders |= {name: peer for piece in peer.names() for name in piece.names}
-        keys = [[_key(path, roots) for path in sample] for sample in samples]
         held = [some for some in keys if some and all(key[:KEY_BYTES] in holders for key in some)]
         if len(held) < _FEWEST:
-            troubles.append(f"they hold {len(held)} of {len(samples)} samples that were looked for")
+            troubles.append(f"they hold {len(held)} of {len(keys)} samples that were looked for")
             return 0.0, "; ".join(troubles)
         try:
             rate = files.read_rate([_reader(some, holders) for some in held], readers, limit_s)
         except ConnectionError as error:
             return 0.0, str(error)
     return rate, "; ".join(troubles)
+
+
+def shared_keys(dataset: Any, ids: Sequence[int], paths: Callable[[], Sequence[Sequence[str]]]) -> list[list[bytes]]:
+    """What some samples' items are called on all hosts; nothing if they have no such names. `paths` finds their files."""
+    if isinstance(dataset, Dataset):
+        source, roots = dataset.source, dataset.shared_roots
+        if not isinstance(source, Shared):
+            return []
+        return [[(source.shared_key(number, roots) + source.version(number))[:SHARED_BYTES]] for number in ids]
+    roots = roots_of(dataset)
+    return [[_key(path, roots) for path in sample] for sample in paths()]
 
 
 def _key(path: str, roots: tuple[str, ...]) -> bytes:

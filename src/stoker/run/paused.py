@@ -9,10 +9,9 @@ import random
 import time
 from typing import Any
 
-from stoker.cache.roots import roots_of
 from stoker.host.cores import usable_cores
 from stoker.measure import files
-from stoker.run.afar import peer_rate
+from stoker.run.afar import peer_rate, shared_keys
 from stoker.run.agenda import Agenda
 from stoker.run.elsewhere import remote_rates
 from stoker.run.preparing import Preparing
@@ -72,7 +71,7 @@ class Paused:
             agenda.finish("storage")
         elif storage.is_files:
             files.warm(paths)
-        if agenda.peers and storage.is_files and agenda.has_time_for("peers", _RESERVED):
+        if agenda.peers and agenda.has_time_for("peers", _RESERVED):
             self._measure_peers(ids)
             agenda.finish("peers")
 
@@ -88,9 +87,12 @@ class Paused:
     def _measure_peers(self, ids: SampleIds) -> None:
         found, agenda, subject = self._found, self._agenda, self._subject
         agenda.say("reading from other hosts")
-        some = list(subject.storage.paths(random.Random(0).sample(ids, len(ids))))
+        some = random.Random(0).sample(ids, len(ids))
+        keys = shared_keys(subject.dataset, some, lambda: subject.storage.paths(some))
         readers = max(1, subject.workers)
-        rate, trouble = peer_rate(agenda.peers, some, roots_of(subject.dataset), readers, agenda.phase_s / 2)
+        rate, trouble = 0.0, "hosts have no common names for samples of such a dataset"
+        if any(keys):
+            rate, trouble = peer_rate(agenda.peers, keys, readers, agenda.phase_s / 2)
         slowest_s = agenda.ranks.largest(1 / rate if rate else _NEVER_S)
         found.peer = 1 / slowest_s if slowest_s < _NEVER_S else 0.0
         if trouble:

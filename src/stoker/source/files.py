@@ -43,10 +43,21 @@ def shared_file_key(path: str | bytes, roots: tuple[str, ...]) -> bytes | None:
 
     `roots` are the folders of the data, which are called as `shared_names` says.
     """
+    name = _shared_name(path, roots)
+    return None if name is None else file_key(name)
+
+
+def shared_range_key(path: str | bytes, offset: int, length: int, roots: tuple[str, ...]) -> bytes | None:
+    """What a range of a file is called there, likewise."""
+    name = _shared_name(path, roots)
+    return None if name is None else range_key(name, offset, length)
+
+
+def _shared_name(path: str | bytes, roots: tuple[str, ...]) -> str | None:
     name = os.fsdecode(path)
     for folder, called in shared_names(roots).items():
         if name.startswith(folder + os.sep):
-            return file_key(called + name[len(folder) :])
+            return called + name[len(folder) :]
     return None
 
 
@@ -150,6 +161,12 @@ class Files:
         """See `file_key`."""
         checked((number,), len(self))
         return file_key(self.paths.encoded(number))
+
+    def shared_key(self, number: int, roots: tuple[str, ...]) -> bytes:
+        """See `shared_file_key`."""
+        checked((number,), len(self))
+        path = self.paths.encoded(number)
+        return shared_file_key(path, roots) or file_key(path)
 
     def version(self, number: int) -> bytes:
         """See `file_version`."""

@@ -1,8 +1,8 @@
 """What a source is: sample numbers to bytes. Storage, a cache and a peer are the same protocol.
 
 `Source` is all that is asked of one that a user writes. The rest is offered by sources that can tell more: what a sample
-is called in a cache that others share (`Named`), that samples will be wanted soon (`Foresighted`), and that the kernel's
-copy of them is not wanted any more (`Releasing`).
+is called in a cache that others share (`Named`), also others on other hosts (`Shared`), that samples will be wanted soon
+(`Foresighted`), and that the kernel's copy of them is not wanted any more (`Releasing`).
 """
 
 import time
@@ -42,6 +42,14 @@ class Named(Protocol):
 
     def version(self, number: int) -> bytes:
         """Differs as soon as the sample's bytes may differ. Looks anew, for it may have changed since."""
+
+
+@runtime_checkable
+class Shared(Named, Protocol):
+    """A source whose samples have names that hold on several hosts. Of its versions the first 16 bytes hold there."""
+
+    def shared_key(self, number: int, roots: tuple[str, ...]) -> bytes:
+        """What a sample is called on all hosts, in 16 bytes. `roots` are the folders that may lie elsewhere on others."""
 
 
 @runtime_checkable

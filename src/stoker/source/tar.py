@@ -18,7 +18,7 @@ import numpy as np
 
 from stoker.errors import ConfigError, SourceError
 from stoker.memory import Bytes
-from stoker.source.files import drop_from_page_cache, file_version, range_key, read_ahead, read_range
+from stoker.source.files import drop_from_page_cache, file_version, range_key, read_ahead, read_range, shared_range_key
 from stoker.source.paths import PathLike, common_folder
 from stoker.source.process import Descriptors, PerProcess
 from stoker.source.reading import checked, retried
@@ -71,6 +71,12 @@ class TarShards:
         checked((number,), len(self))
         shard, offset, length = self._range(number)
         return range_key(self.paths[shard], offset, length)
+
+    def shared_key(self, number: int, roots: tuple[str, ...]) -> bytes:
+        """The same for all hosts, wherever their shards lie."""
+        checked((number,), len(self))
+        shard, offset, length = self._range(number)
+        return shared_range_key(self.paths[shard], offset, length, roots) or self.key(number)
 
     def ranges(self) -> Iterator[tuple[str, int, int, Stamp]]:
         """The range of each sample: shard, offset, length, and the state of the shard that these are right for."""

@@ -4,7 +4,6 @@ Each loader has one `Caching`. It is sent to the workers, prepares them, and han
 """
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from stoker.cache.intercept import FileReads
 from stoker.cache.roots import roots_of
 from stoker.cache.staging import Staging
 from stoker.cache.steering import Steering
+from stoker.errors import warn
 from stoker.keeper.asking import Asking
 from stoker.meter import Counts, Meter, Tally
 from stoker.order import Ids
@@ -38,7 +38,8 @@ class Caching:
                 name += " (of several hosts, by reuse)" if is_ruled else " (of several hosts)"
             cache = Cache(name, loader.cache, loader.cache_dir, is_private=is_private, disk=loader.cache_disk)
             ask = Asking(cache.folder) if loader.peers and cache.folder is not None else None
-            self.reads = FileReads(cache, roots, ask, is_ruled=is_ruled)
+            shared_roots = ours.shared_roots if ours is not None and loader.peers else ()
+            self.reads = FileReads(cache, roots, ask, is_ruled=is_ruled, shared_roots=shared_roots)
         self._cache = self.reads.cache if self.reads is not None else ours.cache if ours is not None else None
         self.staging: Staging | None = None
         """What is read ahead for this loader, if anything."""
@@ -103,11 +104,10 @@ class Caching:
         if meter.hits + meter.misses + meter.hits_peer + meter.faults:
             return
         self._has_warned = True
-        warnings.warn(
+        warn(
             "the cache has seen no file: the dataset opens none from Python, or not below the folders that its attributes "
             f"name ({self.reads.cache.name}). Libraries that open paths in C (OpenCV, HDF5, decord) are not seen; "
-            "stoker.Dataset, which reads the bytes itself, works with them.",
-            stacklevel=3,
+            "stoker.Dataset, which reads the bytes itself, works with them."
         )
 
     def close(self) -> None:

@@ -19,8 +19,10 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from stoker.cache import intercept
+from stoker.cache import asked, intercept, staging
+from stoker.cache.asked import Ask
 from stoker.cache.cached import Cache
+from stoker.cache.intercept import FileReads
 from stoker.cache.steering import KeptAndForgotten
 from stoker.cache.walking import KEY_BYTES
 from stoker.cache.wanted import Ruling, read_plainly
@@ -28,7 +30,7 @@ from stoker.errors import ConfigError
 from stoker.memory import Bytes
 from stoker.meter import Tally
 from stoker.source.opening import open_source
-from stoker.source.reading import Foresighted, Named, Releasing, Source
+from stoker.source.reading import Foresighted, Named, Releasing, Shared, Source
 from stoker.units import parse_bytes
 
 Prep = Callable[[memoryview, int, np.random.Generator], Any]
@@ -60,6 +62,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         self.prep = prep
         self.is_private = not isinstance(self.source, Named)
         self._names: Named = self.source if isinstance(self.source, Named) else _Numbered()
+        self._shared = self.source if isinstance(self.source, Shared) else None
         self._foresighted = self.source if isinstance(self.source, Foresighted) else None
         self._tally = Tally()
         self._cache = None
@@ -81,6 +84,11 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """What must be equal in all jobs that share batches of this dataset."""
         name = self.source if self.is_private else self._names.name
         return {"source": name, "prep": self.prep}
+
+    @property
+    def shared_roots(self) -> tuple[str, ...]:
+        """The folder of these samples, if it may lie elsewhere on other hosts."""
+        return (self.cache_name,) if self._shared is not None and os.path.isabs(self.cache_name) else ()
 
     @property
     def has_cache(self) -> bool:
@@ -114,10 +122,20 @@ class Dataset(torch.utils.data.Dataset[Any]):
     def fetch(self, ids: Sequence[int]) -> list[Bytes]:
         """The bytes of some samples."""
         cache = self._current_cache()
-        wanted = _Wanted(self.source, self._names, ids)
+        ask, names = self._among_hosts()
+        wanted = _Wanted(self.source, names, ids)
         if cache is None:
             return read_plainly(wanted, len(ids), self._tally)
+        if ask is not None:
+            return asked.fetch(cache, ask, wanted)
         return cache.fetch(wanted, self._advice_on(ids))
+
+    def _among_hosts(self) -> tuple[Ask | None, Named]:
+        """Whom to ask for what is not in the cache, if that is one of several hosts; and what samples are called there."""
+        reads = intercept.current()
+        if self._shared is None or self._cache is not None or not isinstance(reads, FileReads) or reads.ask is None:
+            return None, self._names
+        return reads.ask, _OnAllHosts(self._shared, reads.shared_roots)
 
     def _advice_on(self, ids: Sequence[int]) -> Ruling | None:
         decided = getattr(_decided, "latest", None)
@@ -132,7 +150,9 @@ class Dataset(torch.utils.data.Dataset[Any]):
         """Begin to read samples that will be fetched soon, unless the cache has them."""
         if self._foresighted is None:
             return
-        cache, names = self._current_cache(), self._names
+        cache, (ask, names) = self._current_cache(), self._among_hosts()
+        if ask is not None and staging.current() is not None:
+            return  # other hosts may have them: the keeper looks there first
         if cache is not None:
             ids = [number for number in ids if not cache.holds(_key(names, number) + names.version(number))]
         self._foresighted.expect(ids)
@@ -208,6 +228,17 @@ def _key(names: Named, number: int) -> bytes:
     """A key of the length that a store needs."""
     key = names.key(number)
     return key if len(key) == KEY_BYTES else hashlib.blake2b(key, digest_size=KEY_BYTES).digest()
+
+
+class _OnAllHosts:
+    """Names for samples that hold on several hosts."""
+
+    def __init__(self, source: Shared, roots: tuple[str, ...]) -> None:
+        self.name, self.version = source.name, source.version
+        self._source, self._roots = source, roots
+
+    def key(self, number: int) -> bytes:
+        return self._source.shared_key(number, self._roots)
 
 
 class _Numbered:

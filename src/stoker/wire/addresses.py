@@ -1,6 +1,7 @@
 """Where the servers of hosts are: `HOST:PORT,HOST:PORT`, this host's among them."""
 
 import contextlib
+import ipaddress
 import socket
 from collections.abc import Sequence
 
@@ -23,12 +24,30 @@ def parse_addresses(text: str, least: int = 2) -> list[Address]:
 
 
 def local_addresses(addresses: Sequence[Address]) -> list[Address]:
-    """Those of the addresses that are this host's: usually one. Raises ConfigError if none is."""
+    """Those of the addresses that are this host's: usually one. Raises ConfigError if others reach none of them."""
     found = [address for address in addresses if is_local(address[0])]
     if not found:
         names = ", ".join(f"{host}:{port}" for host, port in addresses)
         raise ConfigError(f"this host is not among the peers {names}: name each by an address that it has")
+    if len(found) < len(addresses) and all(_is_loopback(host) for host, _ in found):
+        name, place = found[0][0], _places(found[0][0])[0]
+        raise ConfigError(
+            f"{name} is {place} on this host, which the other peers cannot reach: name it by an address of its network"
+        )
     return found
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a name means an address of this host alone, as Debian's 127.0.1.1 for a host's own name."""
+    places = _places(host)
+    return bool(places) and all(ipaddress.ip_address(place).is_loopback for place in places)
+
+
+def _places(host: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        return [str(place[0]).partition("%")[0] for *_, place in found]
+    return []
 
 
 def is_local(host: str) -> bool:
