@@ -1,4 +1,4 @@
-"""What pages show of a terminal: commands that are given with their output print it, and other blocks name the test that has it."""
+"""What pages show of a terminal: commands shown with their output print it, and every other block names its test."""
 
 import re
 from pathlib import Path
