@@ -1,7 +1,7 @@
 """Make docs/peers-compared.md and its picture: `python scripts/peers_page.py [LINES...]`, of `benchmarks/peers.py`.
 
-The lines that the page shows are kept in docs/peers-compared.jsonl. New ones are joined to them: those of a run with as many
-contenders take the place of a whole table, those of a run with fewer that of its contenders.
+The lines that the page shows are kept in docs/peers-compared.jsonl. New ones are joined to them: a run with
+as many contenders takes the place of a whole table, one with fewer that of its contenders' rows.
 
 In every table the contender that comes off best against Stoker stands first. One that is ahead needs a sentence on why.
 """
