@@ -8,6 +8,8 @@ import sysconfig
 import time
 from pathlib import Path
 
+from tests.docs.blocks import blocks
+
 ROOT = Path(__file__).parents[2]
 MOST_COMMANDS, MOST_S, LEAST_GAIN = 6, 300, 1.33
 
@@ -16,6 +18,13 @@ def commands() -> list[str]:
     """All commands of the page, up to the part on scripts of one's own."""
     page = (ROOT / "docs" / "first.md").read_text().partition("## Now with your own")[0]
     return [line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
+
+
+def beginnings_of_what_is_shown() -> list[str]:
+    """How the lines of the report begin, up to the first figure. What would help, and by how much, is another on each host."""
+    (block,) = [one for one in blocks() if one.page == "docs/first.md" and one.language == ""]
+    shown = block.text.partition("What would help")[0]
+    return [re.split(r"[\d█]|  +(?=\S)", line.strip())[0].strip() for line in shown.splitlines() if line.strip()]
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -36,7 +45,10 @@ def test_the_first_five_minutes(tmp_path: Path) -> None:
     for command in commands():
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=surroundings, cwd=clone)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        if "train.py" in command and "analyze" not in command:
+        if "analyze" in command:
+            said = " ".join(done.stdout.split())
+            assert [words for words in beginnings_of_what_is_shown() if words not in said] == []
+        elif "train.py" in command:
             found = re.findall(r"epoch [12]: (\d+) samples/s", done.stdout)
             rates.append(max(map(int, found)))
     assert time.monotonic() - began < MOST_S
