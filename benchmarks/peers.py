@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from contenders.payloads import WORKLOADS, Workload, write
 from harness import report
 
 HERE = Path(__file__).parent
+RUN = time.strftime("%Y-%m-%d %H:%M:%S")
+"""Tells the lines of this run from those of others."""
 PATIENCE_S = 300
 """A contender that hangs is out."""
 
@@ -130,7 +133,7 @@ def compare(workload: Workload, names: list[str], folder: Path, rounds: int) -> 
         contents = checks["stoker"].get("sum") == checks[one.name].get("sum") and bool(checks[one.name].get("all_once"))
         report(
             f"{workload.name}: {one.name}", workload=workload.name, contender=one.name, pins=PINS[one.name][:1],
-            failed=one.failed, same=contents, **values, **memory[one.name], **resumed[one.name], rounds=rounds,
+            failed=one.failed, same=contents, **values, **memory[one.name], **resumed[one.name], rounds=rounds, run=RUN,
         )  # fmt: skip
 
 

@@ -1,4 +1,7 @@
-"""Make docs/peers-compared.md and its picture: `python scripts/peers_page.py LINES...`, of `benchmarks/peers.py`.
+"""Make docs/peers-compared.md and its picture: `python scripts/peers_page.py [LINES...]`, of `benchmarks/peers.py`.
+
+The lines that the page shows are kept in docs/peers-compared.jsonl. New ones are joined to them: a run with
+as many contenders takes the place of a whole table, one with fewer that of its contenders' rows.
 
 In every table the contender that comes off best against Stoker stands first. One that is ahead needs a sentence on why.
 """
@@ -6,7 +9,6 @@ In every table the contender that comes off best against Stoker stands first. On
 import json
 import math
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -42,7 +44,7 @@ _NOTABLE = 1.1
 HEAD = """# Stoker and other loaders
 
 The same bytes through each, in one run for each kind of data: `python benchmarks/peers.py > lines.jsonl`, then
-`python scripts/peers_page.py lines.jsonl`. Measured on {day} with {host}.
+`python scripts/peers_page.py lines.jsonl`. Measured on {days} with {host}.
 
 Every contender has an environment of its own with pinned versions, two workers, and its data in the form that its guide
 advises. All make samples with the same code, but for DALI, which has decoders of its own. They take turns, round by round,
@@ -83,20 +85,40 @@ ours read plain files; the others read files of their own writers, which is less
 """
 
 
+Rows = list[dict[str, Any]]
+
+
+def joined(every: Rows) -> tuple[Rows, Rows]:
+    """Of several runs: for each workload the largest, the latest of these, and what smaller runs after it did again."""
+    rows, again = [], []
+    for workload in WORKLOADS:
+        runs: dict[str, Rows] = {}
+        for row in every:
+            if row["workload"] == workload:
+                runs.setdefault(row["run"], []).append(row)
+        if not runs:
+            continue
+        whole = max(runs, key=lambda run: (len(runs[run]), run))
+        shown = {row["contender"]: row for row in runs[whole]}
+        for run in sorted(runs):
+            if run > whole:
+                shown |= {row["contender"]: row for row in runs[run] if row["contender"] != "stoker"}
+        rows += shown.values()
+        again += [row for row in shown.values() if row["run"] != whole]
+    return rows, again
+
+
 def main(*paths: str) -> None:
-    """Write the page. What a later file says of a contender takes the place of what an earlier one does."""
-    lines = [line for path in paths for line in Path(path).read_text().splitlines() if line.startswith("{")]
-    every = [json.loads(line) for line in lines]
-    ours = {row["workload"]: row for row in reversed(every) if row["contender"] == "stoker"}
-    others = {(row["workload"], row["contender"]): row for row in every if row["contender"] != "stoker"}
-    rows = [*ours.values(), *others.values()]
-    again = {
-        f"{TITLES[row['contender']]} ({row['workload']})"
-        for row in every
-        if row not in rows and row["contender"] != "stoker"
-    }
-    day = time.strftime("%Y-%m-%d", time.localtime(Path(paths[-1]).stat().st_mtime))
-    text = HEAD.format(day=day, host=rows[0]["host"], rounds=rows[0]["rounds"])
+    """Write the page, and keep the lines that it is made of."""
+    kept = ROOT / "docs" / "peers-compared.jsonl"
+    texts = [path.read_text() for path in [kept, *map(Path, paths)] if path.exists()]
+    rows, repeated = joined([json.loads(line) for text in texts for line in text.splitlines() if line.startswith("{")])
+    ours = {row["workload"]: row for row in rows if row["contender"] == "stoker"}
+    others = {(row["workload"], row["contender"]): row for row in rows if row["contender"] != "stoker"}
+    again = {f"{TITLES[row['contender']]} ({row['workload']})" for row in repeated}
+    days = " and ".join(sorted({row["run"].split()[0] for row in rows}))
+    rounds = " or ".join(map(str, sorted({row["rounds"] for row in rows})))
+    text = HEAD.format(days=days, host=" and ".join(sorted({row["host"] for row in rows})), rounds=rounds)
     bars: dict[str, list[dict[str, Any]]] = {}
     for workload, title in WORKLOADS.items():
         some = [row for row in rows if row["workload"] == workload]
@@ -119,6 +141,7 @@ def main(*paths: str) -> None:
         versions="\n".join(f"- {TITLES[name]}: {', '.join(pins) or 'of this environment'}" for name, pins in PINS.items()),
     )
     (ROOT / "docs" / "peers-compared.md").write_text(text)
+    kept.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     (ROOT / "docs" / "pictures" / "peers-compared.svg").write_text(picture(bars))
 
 

@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 
 from stoker import cli
 from stoker.cli.help import GROUPS
-from stoker.live.exposition import _COUNTERS, _GAUGES, _GROUPS
+from stoker.live.exposition import expose
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,16 +46,16 @@ def commands() -> str:
 
 
 def metrics() -> str:
-    """Every metric that Prometheus gets, from the tables that make them."""
-    rows = [(f"stoker_loader_{name}", "counter", words) for name, words, _ in _COUNTERS]
-    rows += [(f"stoker_loader_{name}", "gauge", words) for name, words, _ in _GAUGES]
-    rows += [(f"stoker_group_{name}", kind, words) for name, kind, words, _ in _GROUPS]
+    """Every metric that Prometheus gets, as it is told of each: its text has all families, also those without a value."""
+    told = [line.split(" ", 3)[1:] for line in expose([], 0.0, 0.0, "").splitlines() if line.startswith("#")]
+    words = {name: rest for what, name, rest in told if what == "HELP"}
+    kinds = {name: rest for what, name, rest in told if what == "TYPE"}
     lines = [
         "# Metrics",
         "",
-        "Made from the source: what `stoker metrics` gives ([more](../top.md)).",
+        "Made from the source: what `stoker metrics` gives ([more](../top.md#prometheus-and-grafana)).",
         "",
         "| name | kind | |",
         "|---|---|---|",
     ]
-    return "\n".join([*lines, *(f"| `{name}` | {kind} | {words} |" for name, kind, words in rows), ""])
+    return "\n".join([*lines, *(f"| `{name}` | {kinds[name]} | {text} |" for name, text in words.items()), ""])

@@ -126,15 +126,28 @@ def test_groups_in_the_text() -> None:
 
 def test_the_dashboard_asks_for_what_there_is() -> None:
     one, groups = in_group()
-    known = {name for name, _ in parse(expose([seen(), one], 200.0, 1000.0, "0.1", groups))}
+    peers = [(7, PeerView("node2:7001", 5, 40, 4000, 1, True, ""))]
+    known = {name for name, _ in parse(expose([seen(), one], 200.0, 1000.0, "0.1", groups, peers))}
     dashboard = json.loads(DASHBOARD.read_text())
     asked = {name for panel in dashboard["panels"] for target in panel.get("targets", ())
              for name in re.findall(r"stoker_[a-z_]+", target["expr"])}  # fmt: skip
-    assert asked
-    assert asked <= known
+    assert asked == known
     places = [panel["gridPos"] for panel in dashboard["panels"]]
     assert all(place["x"] + place["w"] <= 24 for place in places)
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(places)
+    cells = [(x, y) for place in places for x in range(place["x"], place["x"] + place["w"])
+             for y in range(place["y"], place["y"] + place["h"])]  # fmt: skip
+    assert len(set(cells)) == len(cells)  # none lies over another
+
+
+def test_the_guide_names_every_metric() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "top.md").read_text()
+    named = set()
+    for row in re.findall(r"^\| (`stoker_.*?) \|", text, re.MULTILINE):
+        first, *rest = re.findall(r"`(\w+)`", row)
+        kind = re.match(r"stoker_(?:loader|group|peer)(?=_)", first)
+        named |= {first, *(f"{kind[0]}{one}" if kind and one.startswith("_") else one for one in rest)}
+    assert named == {line.split()[2] for line in expose([], 0.0, 0.0, "").splitlines() if line.startswith("# HELP")}
 
 
 @pytest.fixture(scope="module")

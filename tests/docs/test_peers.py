@@ -41,7 +41,7 @@ def line(contender: str, ratio: float) -> dict[str, Any]:
     return {
         "workload": "jpeg", "contender": contender, "ratio": ratio, "spread": [0.9 * ratio, 1.1 * ratio], "failed": "",
         "samples_per_s": 1000.0, "cold_samples_per_s": 900.0, "core_us": 5.0, "first_batch_s": 0.1, "memory_mb": 10.0,
-        "resume_s": None, "same": True, "rounds": 5, "host": "python 3", "pins": [],
+        "resume_s": None, "same": True, "rounds": 5, "host": "python 3", "pins": [], "run": "2026-01-02 03:04:05",
     }  # fmt: skip
 
 
@@ -61,3 +61,41 @@ def test_who_is_ahead_stands_first_with_a_reason(tmp_path: Path, monkeypatch: py
     lines.write_text("\n".join(map(json.dumps, [*rows, line("grain", 0.9)])))
     with pytest.raises(KeyError, match="grain"):
         maker.main(str(lines))
+
+
+def test_runs_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = page_maker()
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    monkeypatch.setattr(maker, "ROOT", tmp_path)
+
+    def page(run: str, *rows: dict[str, Any]) -> str:
+        lines = tmp_path / "lines.jsonl"
+        lines.write_text("\n".join(json.dumps(row | {"run": run}) for row in rows))
+        maker.main(str(lines))
+        return str((tmp_path / "docs" / "peers-compared.md").read_text())
+
+    text = page("2026-01-02 03:04:05", line("stoker", 1.0), line("torch", 1.2), line("dali", 1.3))
+    assert "Not in these lines: FLAC" in text
+    heard = [row | {"workload": "audio"} for row in (line("stoker", 1.0), line("torch", 2.0))]
+    text = page("2026-01-03 00:00:00", *heard)  # another workload is added
+    assert "Measured on 2026-01-02 and 2026-01-03" in text
+    assert "Not in these lines: FLAC" not in text
+    assert "| DALI on CPU | 1.30 |" in text
+    text = page("2026-01-04 00:00:00", line("stoker", 1.0), line("dali", 1.5))  # one contender of a table
+    assert "| torch DataLoader | 1.20 |" in text
+    assert "| DALI on CPU | 1.50 |" in text
+    assert "Of a later run, beside Stoker alone: DALI on CPU (jpeg)." in text
+    text = page("2026-01-05 00:00:00", *(line(name, 1.7) for name in ("stoker", "torch", "dali")))  # a whole table
+    assert "1.20" not in text
+    assert "Of a later run" not in text
+
+
+def test_the_page_is_that_of_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maker = page_maker()
+    names = ("peers-compared.md", "peers-compared.jsonl", "pictures/peers-compared.svg")
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    (tmp_path / "docs" / names[1]).write_text((ROOT / "docs" / names[1]).read_text())
+    monkeypatch.setattr(maker, "ROOT", tmp_path)
+    maker.main()
+    for name in names:
+        assert (tmp_path / "docs" / name).read_text() == (ROOT / "docs" / name).read_text()

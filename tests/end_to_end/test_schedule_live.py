@@ -87,7 +87,8 @@ def test_eight_jobs_have_what_the_simulator_says_and_survive_the_daemon(tmp_path
 
 
 def test_bad_jobs_are_named_and_others_go_on(tmp_path: Path) -> None:
-    with Slurm(nodes=1, cpus=4, gpus=2, memory_mb=4000) as slurm, live(slurm, tmp_path / "state", "--round", "0.5") as one:
+    options = ["--round", "0.5", "--partition", "lab"]
+    with Slurm(nodes=1, cpus=4, gpus=2, memory_mb=4000) as slurm, live(slurm, tmp_path / "state", *options) as one:
         good = tmp_path / "good.py"
         good.write_text("print('hello')")
         foreign = tmp_path / "foreign"

@@ -20,6 +20,13 @@ def test_a_script_from_standard_input() -> None:
     assert "2 batches" in done.stderr
 
 
+@pytest.mark.parametrize("where", ["tail", "device"])
+def test_preparation_that_is_left_to_a_gpu_stays_here_where_there_is_none(where: str) -> None:
+    loop = "import torch\ndata = list(torch.arange(8.0))\nprint(sum(map(sum, torch.utils.data.DataLoader(data, 4))))\n"
+    done = stoker_run("--prep", where, "-", given=loop)
+    assert (done.returncode, done.stdout) == (0, "tensor(28.)\n"), done.stderr
+
+
 def test_code_on_the_command_line() -> None:
     done = stoker_run("-c", LOOP, "x")
     assert (done.returncode, done.stdout) == (0, "['-c', 'x']\n")

@@ -5,8 +5,8 @@ them as much; the ranks of a host share its cores, its storage and one cache. Pr
 gets, and why.
 
 With -o the part that a loader obeys is written: `stoker run --plan plan.toml train.py` on every rank fills in what the
-script does not say itself. How a host's workers divide into reading and preparing is printed only: today each worker
-does both.
+script does not say itself. The number of threads that read ahead is written where there is a cache and more than usual
+are needed. How many workers would prepare is printed only.
 
   stoker plan profile.json --gpus 8                       eight ranks on a host like this
   stoker plan profile.json --hosts 4 --gpus 8 -o plan.toml
