@@ -88,14 +88,3 @@ def test_runs_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     text = page("2026-01-05 00:00:00", *(line(name, 1.7) for name in ("stoker", "torch", "dali")))  # a whole table
     assert "1.20" not in text
     assert "Of a later run" not in text
-
-
-def test_the_page_is_that_of_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    maker = page_maker()
-    names = ("peers-compared.md", "peers-compared.jsonl", "pictures/peers-compared.svg")
-    (tmp_path / "docs" / "pictures").mkdir(parents=True)
-    (tmp_path / "docs" / names[1]).write_text((ROOT / "docs" / names[1]).read_text())
-    monkeypatch.setattr(maker, "ROOT", tmp_path)
-    maker.main()
-    for name in names:
-        assert (tmp_path / "docs" / name).read_text() == (ROOT / "docs" / name).read_text()
