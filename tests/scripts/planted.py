@@ -42,7 +42,7 @@ class InFiles(Dataset[Any]):
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         while True:
-            time.sleep(0.001)
+            time.sleep(0.002)
             yield torch.zeros(8)
 
 
