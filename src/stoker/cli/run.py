@@ -174,13 +174,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _mount(wanted: list[str], way: str | None, plan: Plan) -> tuple[Plan, list[dict[str, Any]]]:
     """Mount folders. The cache is theirs: the script's loaders need none for what they read there."""
-    from stoker.mount.start import PYTHON, mount, own_mounts, parse_mount
+    from stoker.mount.start import PYTHON, check_apart, mount, own_mounts, parse_mount
 
     places = [parse_mount(text) for text in wanted]
     if not plan.cache_bytes:
         raise ConfigError("--mount needs --cache SIZE: what is read below the folder is kept there")
     if plan.peers is not None:
         raise ConfigError("--mount does not go with --peers: a mounted folder has a cache of this host alone")
+    check_apart([folder for _, folder in places])
     if way != PYTHON:
         own_mounts()
     for_python: list[dict[str, Any]] = []

@@ -31,7 +31,7 @@ _folders: list[Within] = []
 def install(mounts: Sequence[dict[str, Any]]) -> None:
     """Let this process have these folders."""
     _folders[:] = [Within(mount) for mount in mounts]
-    builtins.open = io.open = _opening(builtins.open)
+    builtins.open = io.open = _Unbound(_opening(builtins.open), builtins.open, "io")
     ours: dict[str, Callable[..., Any]] = {
         "open": _descriptor,
         "stat": _status,
@@ -44,13 +44,15 @@ def install(mounts: Sequence[dict[str, Any]]) -> None:
         "listxattr": _no_attributes,
         **dict.fromkeys(_CHANGING, _refused),
     }
+    scandir = os.scandir
     for name, function in ours.items():
         _replace(name, function, _FIRST)
     for name, paths in (("rename", _BOTH), ("replace", _BOTH), ("link", _BOTH), ("symlink", _SECOND)):
         _replace(name, _refused, paths)
-    for kind in vars(sys.modules.get("glob", os)).values():  # classes of later Pythons, which keep the one they found
-        if isinstance(kind, type) and "scandir" in vars(kind):
-            kind.scandir = staticmethod(os.scandir)  # type: ignore[attr-defined]
+    for kind in vars(sys.modules.get("glob", os)).values():  # classes of Python 3.13, which keep the one they found
+        kept = vars(kind).get("scandir") if isinstance(kind, type) else None
+        if isinstance(kept, staticmethod) and kept.__func__ is scandir:
+            kind.scandir = staticmethod(os.scandir)
 
 
 def find(path: Any) -> Found | None:
@@ -68,11 +70,25 @@ def find(path: Any) -> Found | None:
     return None
 
 
+class _Unbound:
+    """A function that is no method where it stands in a class, and is pickled by its name: as functions in C are."""
+
+    def __init__(self, function: Callable[..., Any], before: Callable[..., Any], module: str) -> None:
+        functools.update_wrapper(self, before)
+        self.__module__ = module
+        self._function = function
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._function(*arguments, **named)
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+
 def _replace(name: str, ours: Callable[..., Any], paths: Sequence[tuple[int, str]]) -> None:
     before = getattr(os, name)
 
-    @functools.wraps(before)
-    def replaced(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         for number, word in paths:
             path = arguments[number] if number < len(arguments) else named.get(word)
             if path is None and name in _LISTING:
@@ -85,6 +101,7 @@ def _replace(name: str, ours: Callable[..., Any], paths: Sequence[tuple[int, str
                 return ours(*found, path, *arguments[number + 1 :], **named)
         return before(*arguments, **named)
 
+    replaced = _Unbound(call, before, "os")
     for known in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if before in known:
             known.add(replaced)  # shutil looks for the function there
@@ -92,7 +109,6 @@ def _replace(name: str, ours: Callable[..., Any], paths: Sequence[tuple[int, str
 
 
 def _opening(before: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(before)
     def opened(
         file: Any,
         mode: str = "r",
