@@ -237,7 +237,8 @@ def test_a_folder_below_a_link_is_there_by_both_of_its_names(storage: Path, tmp_
     (tmp_path / "look.py").write_text(
         """
 import os, pathlib, sys
-print(sorted(os.listdir(pathlib.Path(sys.argv[1]).resolve())), len(open(os.path.realpath(sys.argv[1] + "/a/one.txt")).read()))
+real = pathlib.Path(sys.argv[1]).resolve()
+print(sorted(os.listdir(real)), len(open(os.path.realpath(sys.argv[1] + "/a/one.txt")).read()))
 os.chdir(os.path.dirname(sys.argv[1]))
 print(sorted(os.listdir("data")))
 """
@@ -264,7 +265,8 @@ class Reader:
     open, listed, status = open, os.listdir, os.stat
 
 root, reader = sys.argv[1], Reader()
-print(all(pickle.loads(pickle.dumps(one)) is one for one in (open, os.listdir, os.stat, os.open, os.unlink)), io.open is open)
+functions = open, os.listdir, os.stat, os.open, os.unlink
+print(all(pickle.loads(pickle.dumps(one)) is one for one in functions), io.open is open)
 print(reader.open(root + "/a/one.txt").readline(), reader.listed(root), reader.status(root).st_nlink, os.listdir.__name__)
 """
     found = mounted(storage, tmp_path, code)
