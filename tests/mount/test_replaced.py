@@ -305,3 +305,17 @@ def test_files_of_two_folders_are_not_the_same(storage: Path, tmp_path: Path) ->
     words = ["-m", "stoker", "run", "--cache", "1MB", "--mount-by", "python", *mounts, str(tmp_path / "look.py"), *folders]
     found = ran(words, tmp_path / "here")
     assert found.stdout == "False\n", found.stderr
+
+
+def test_a_file_that_was_written_anew_is_an_error_also_if_it_is_as_long_as_before(storage: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+open({str(storage / "a/one.txt")!r}, "wb").write(b"two\\r\\none\\n")
+try:
+    print(open(sys.argv[1] + "/a/one.txt").read())
+except OSError as error:
+    print(error.errno)
+"""
+    found = mounted(storage, tmp_path, code)
+    assert found.stdout == "116\n", found.stderr
+    assert "has changed since" in found.stderr
