@@ -51,7 +51,7 @@ def linked(path):
     return os.readlink(path)
 
 for path in (root, root + "/", root + "/a", root + "/a/one.txt", root + "/a/../b", root + "/none", root + "/a/one.txt/x",
-             root + "//a//deep", root + "/a/./deep/two.bin"):
+             root + "//a//deep", root + "/a/./deep/two.bin", root + "/a/one.txt/", root + "/a/one.txt/.", root + "/a/."):
     for what in (seen, sorted, os.path.exists, os.path.isdir, os.path.isfile, os.path.lexists, os.path.islink, linked, read,
                  scanned):
         told((lambda path: sorted(os.listdir(path))) if what is sorted else what, path)
@@ -73,6 +73,11 @@ told(read, os.fsencode(root + "/a/one.txt"), "rb")
 told(read, root + "/a/one.txt", "rb", encoding="utf-8")
 told(read, root + "/a/one.txt", "q")
 told(lambda: io.open(root + "/a/one.txt").readlines())
+told(lambda: open(root + "/a/one.txt", "rb", 0).readall())
+told(lambda: open(root + "/a/one.txt", "rb", buffering=0).name)
+told(lambda: open(root + "/a/one.txt", "r", 0))
+told(lambda: open(root + "/a", "rb", 0))
+told(lambda: os.open(root + "/a/one.txt", os.O_RDONLY | os.O_DIRECTORY))
 told(lambda: np.fromfile(root + "/a/deep/two.bin", np.uint8).tolist())
 told(lambda: np.load(root + "/b/three.npy", mmap_mode="r").tolist())
 told(mapped, root + "/a/deep/two.bin")

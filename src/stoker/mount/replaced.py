@@ -59,6 +59,7 @@ def find(path: Any) -> Found | None:
     """The folder that a path lies in, and its place there; None for all others."""
     try:
         path = os.fsdecode(path)
+        is_folder = path.endswith(("/", "/."))
         if not path.startswith("/") or "/." in path or "//" in path or path.endswith("/"):
             path = os.path.abspath(path)
     except (TypeError, ValueError, OSError):
@@ -66,7 +67,7 @@ def find(path: Any) -> Found | None:
     for within in _folders:
         place = within.place(path)
         if place is not None:
-            return within, place
+            return within, f"{place}/" if is_folder and within.number(place) is not None else place  # which is not there
     return None
 
 
@@ -126,10 +127,13 @@ def _opening(before: Callable[..., Any]) -> Callable[..., Any]:
             raise _read_only(file)
         if found is None or is_odd:
             return before(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        from stoker.cache.opened import CachedText, FileInMemory
+        from stoker.cache.opened import CachedText, FileInMemory, copied
 
         within, place = found
-        binary = FileInMemory(within.content(place, file), file)
+        content = within.content(place, file)
+        if buffering == 0:
+            return before(file, mode, 0, encoding, errors, newline, closefd, lambda *_: copied(content))
+        binary = FileInMemory(content, file)
         return binary if "b" in mode else CachedText(binary, mode, **text)
 
     return opened
@@ -140,6 +144,8 @@ def _descriptor(within: Within, place: str, path: Any, flags: int, *_: Any, **__
         raise _read_only(path)
     if within.has(place) and within.number(place) is None:
         raise OSError(errno.ENOTSUP, "a folder that is served to Python alone has no descriptor", path)
+    if flags & os.O_DIRECTORY:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     from stoker.cache.opened import copied
 
     return copied(within.content(place, path))
