@@ -74,6 +74,8 @@ def find(path: Any) -> Found | None:
 class _Unbound:
     """A function that is no method where it stands in a class, and is pickled by its name: as functions in C are."""
 
+    __name__: str
+
     def __init__(self, function: Callable[..., Any], before: Callable[..., Any], module: str) -> None:
         functools.update_wrapper(self, before)
         self.__module__ = module
