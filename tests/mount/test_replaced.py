@@ -324,3 +324,34 @@ except OSError as error:
     found = mounted(storage, tmp_path, code)
     assert found.stdout == "116\n", found.stderr
     assert "has changed since" in found.stderr
+
+
+def test_a_fork_waits_for_a_thread_that_is_first_to_look(storage: Path, tmp_path: Path) -> None:
+    code = """
+import os, signal, sys, threading
+
+started = threading.Event()
+
+def look():
+    started.set()
+    os.listdir(sys.argv[1])
+
+def read():
+    signal.alarm(60)
+    os._exit(open(sys.argv[1] + "/a/one.txt").read() != "one\\ntwo\\n")
+
+threads = [threading.Thread(target=look) for _ in range(3)]
+for thread in threads:
+    thread.start()
+started.wait()
+children = []
+for _ in range(6):
+    child = os.fork()
+    if not child:
+        read()
+    children.append(child)
+print([os.waitpid(child, 0)[1] for child in children])
+"""
+    found = mounted(storage, tmp_path, code)
+    assert found.stdout == "[0, 0, 0, 0, 0, 0]\n", found.stderr
+    assert "rror" not in found.stderr

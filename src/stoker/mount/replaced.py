@@ -129,10 +129,10 @@ def _opening(before: Callable[..., Any]) -> Callable[..., Any]:
             raise _read_only(file)
         if found is None or is_odd:
             return before(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        from stoker.cache.opened import CachedText, FileInMemory, copied
-
         within, place = found
         content = within.content(place, file)
+        from stoker.cache.opened import CachedText, FileInMemory, copied
+
         if buffering == 0:
             return before(file, mode, 0, encoding, errors, newline, closefd, lambda *_: copied(content))
         binary = FileInMemory(content, file)
@@ -148,9 +148,10 @@ def _descriptor(within: Within, place: str, path: Any, flags: int, *_: Any, **__
         raise OSError(errno.ENOTSUP, "a folder that is served to Python alone has no descriptor", path)
     if flags & os.O_DIRECTORY:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    content = within.content(place, path)
     from stoker.cache.opened import copied
 
-    return copied(within.content(place, path))
+    return copied(content)
 
 
 def _status(within: Within, place: str, path: Any, *_: Any, **__: Any) -> os.stat_result:

@@ -35,11 +35,15 @@ class Within:
         self._names = {self.folder, os.path.realpath(self.folder)}
         self._mount = mount
         self._known: Served | None = None
-        self._lock = threading.Lock()
-        forks.register(forks.Stage.LOCKS, after_in_child=self._in_child)
+        self._making = threading.RLock()
+        # A thread that is just importing what serves the folder would leave modules in the child that nobody completes.
+        forks.register(forks.Stage.THREADS, before=self._hold, after_in_parent=self._let_go, after_in_child=self._let_go)
 
-    def _in_child(self) -> None:
-        self._lock = threading.Lock()  # another thread may have held it at the fork, and does not exist in the child
+    def _hold(self) -> None:
+        self._making.acquire()
+
+    def _let_go(self) -> None:
+        self._making.release()
 
     def place(self, path: str) -> str | None:
         """An absolute path as it is within the folder, whose own is "/"; None for paths elsewhere."""
@@ -50,12 +54,13 @@ class Within:
 
     def _served(self) -> "Served":
         if self._known is None:
-            with self._lock:
+            with self._making:
                 if self._known is None:
                     self._known = self._make()
         return self._known
 
     def _make(self) -> "Served":
+        import stoker.cache.opened  # noqa: F401 # what those need who were given the bytes
         from stoker.cache.cached import Cache
         from stoker.mount.serving import Served
 
