@@ -73,12 +73,21 @@ def test_any_name_can_be_printed(tmp_path: Path) -> None:
         (["analyze", "--iter", "3", "x.py"], 2),
         (["analyze", "--time", "nan", "x.py"], 1),
         (["run", "--cache", "1MB", "--peers", "node1", "x.py"], 1),
+        (["run", "--cache", "1MB", "--peers", "192.0.2.1:7,192.0.2.2:7", "x.py"], 1),
+        (["run", "--cache", "1MB", "--peers", "127.0.0.1:7,127.0.0.1:8", "x.py"], 1),
     ],
-    ids=["short", "nan", "peers"],
+    ids=["short", "nan", "peers", "not among the peers", "no secret"],
 )
 def test_options_that_mean_nothing_are_refused_before_anything_runs(words: list[str], code: int, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("open('ran', 'w')")
-    done = subprocess.run([*STOKER, *words], capture_output=True, text=True, cwd=tmp_path)
+    environment = {**os.environ, "STOKER_SECRET_FILE": str(tmp_path / "none")}
+    done = subprocess.run([*STOKER, *words], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_program_may_start_the_script_on_hosts_that_are_among_the_peers(tmp_path: Path) -> None:
+    words = ["run", "--cache", "1MB", "--peers", "192.0.2.1:7,192.0.2.2:7", "echo", "there"]
+    done = subprocess.run([*STOKER, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "there\n"), done.stderr

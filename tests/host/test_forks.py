@@ -95,6 +95,27 @@ def test_the_order_does_not_depend_on_imports() -> None:
     assert names[-1].startswith("stoker.feed.refusing")
 
 
+def test_hooks_that_come_while_a_thread_is_waited_for_have_their_turn() -> None:
+    code = """
+import os
+from stoker.host import forks
+
+said = []
+
+def waits():
+    forks.register(forks.Stage.LOCKS, before=lambda: said.append("take"), after_in_parent=lambda: said.append("free"))
+
+forks.register(forks.Stage.THREADS, before=waits)
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+print(said)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("['take', 'free']\n", "")
+
+
 def test_nobody_else_asks_the_system() -> None:
     """A hook that goes round the one list has no place in the order."""
     sources = Path(stoker.__file__).parent.rglob("*.py")

@@ -51,7 +51,7 @@ def linked(path):
     return os.readlink(path)
 
 for path in (root, root + "/", root + "/a", root + "/a/one.txt", root + "/a/../b", root + "/none", root + "/a/one.txt/x",
-             root + "//a//deep", root + "/a/./deep/two.bin"):
+             root + "//a//deep", root + "/a/./deep/two.bin", root + "/a/one.txt/", root + "/a/one.txt/.", root + "/a/."):
     for what in (seen, sorted, os.path.exists, os.path.isdir, os.path.isfile, os.path.lexists, os.path.islink, linked, read,
                  scanned):
         told((lambda path: sorted(os.listdir(path))) if what is sorted else what, path)
@@ -73,6 +73,11 @@ told(read, os.fsencode(root + "/a/one.txt"), "rb")
 told(read, root + "/a/one.txt", "rb", encoding="utf-8")
 told(read, root + "/a/one.txt", "q")
 told(lambda: io.open(root + "/a/one.txt").readlines())
+told(lambda: open(root + "/a/one.txt", "rb", 0).readall())
+told(lambda: open(root + "/a/one.txt", "rb", buffering=0).name)
+told(lambda: open(root + "/a/one.txt", "r", 0))
+told(lambda: open(root + "/a", "rb", 0))
+told(lambda: os.open(root + "/a/one.txt", os.O_RDONLY | os.O_DIRECTORY))
 told(lambda: np.fromfile(root + "/a/deep/two.bin", np.uint8).tolist())
 told(lambda: np.load(root + "/b/three.npy", mmap_mode="r").tolist())
 told(mapped, root + "/a/deep/two.bin")
@@ -193,11 +198,12 @@ def test_it_is_for_python_where_mounting_is_not_permitted(storage: Path, tmp_pat
     if os.getuid() or shutil.which("setpriv") is None or not os.path.exists("/dev/fuse"):
         pytest.skip("this needs root, setpriv and /dev/fuse")
     script, data = tmp_path / "script.py", tmp_path / "data"
-    script.write_text("import os, sys\nprint(os.listdir(sys.argv[1]))")
+    children = "open(f'/proc/self/task/{os.getpid()}/children').read()"
+    script.write_text(f"import os, sys\nprint(os.listdir(sys.argv[1]), repr({children}))")
     limited = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
     run = [sys.executable, "-m", "stoker", "run", "--cache", "1MB", "--mount", f"{storage}={data}", str(script), str(data)]
     found = subprocess.run([*limited, *run], capture_output=True, text=True, timeout=HANG_S)
-    assert found.stdout == "['a', 'b']\n", found.stderr
+    assert found.stdout == "['a', 'b'] ''\n", found.stderr
     assert "for Python alone" in found.stderr
 
 
@@ -227,3 +233,125 @@ if __name__ == "__main__":
     refused = ran([*words, "1000TB", *script], tmp_path / "there")
     assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
     assert "a cache of 1000.0 TB cannot be held" in refused.stderr
+
+
+def test_a_folder_below_a_link_is_there_by_both_of_its_names(storage: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    folder = tmp_path / "link/data"
+    (tmp_path / "look.py").write_text(
+        """
+import os, pathlib, sys
+real = pathlib.Path(sys.argv[1]).resolve()
+print(sorted(os.listdir(real)), len(open(os.path.realpath(sys.argv[1] + "/a/one.txt")).read()))
+os.chdir(os.path.dirname(sys.argv[1]))
+print(sorted(os.listdir("data")))
+"""
+    )
+    words = ["-m", "stoker", "run", "--cache", "1MB", "--mount-by", "python", "--mount", f"{storage}={folder}"]
+    found = ran([*words, str(tmp_path / "look.py"), str(folder)], tmp_path / "here")
+    assert found.stdout.splitlines() == ["['a', 'b'] 8", "['a', 'b']"], found.stderr
+
+
+def test_folders_in_one_another_are_refused(storage: Path, tmp_path: Path) -> None:
+    (tmp_path / "script.py").touch()
+    words = ["-m", "stoker", "run", "--cache", "1MB", "--mount", f"{storage}={tmp_path / 'data'}", "--mount"]
+    for number, inner in enumerate(("data", "data/deep")):
+        refused = ran([*words, f"{storage}={tmp_path / inner}", str(tmp_path / "script.py")], tmp_path / str(number))
+        assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1), refused.stderr
+        assert "is mounted, too" in refused.stderr
+
+
+def test_the_functions_are_pickled_and_stand_in_classes_as_those_that_were_there(storage: Path, tmp_path: Path) -> None:
+    code = """
+import builtins, io, os, pickle, sys
+
+class Reader:
+    open, listed, status = open, os.listdir, os.stat
+
+root, reader = sys.argv[1], Reader()
+functions = open, os.listdir, os.stat, os.open, os.unlink
+print(all(pickle.loads(pickle.dumps(one)) is one for one in functions), io.open is open)
+print(reader.open(root + "/a/one.txt").readline(), reader.listed(root), reader.status(root).st_nlink, os.listdir.__name__)
+"""
+    found = mounted(storage, tmp_path, code)
+    assert found.stdout.splitlines() == ["True True", "one", " ['a', 'b'] 2 listdir"], found.stderr
+
+
+def test_classes_of_glob_that_call_scandir_themselves_stay_as_they_are(storage: Path, tmp_path: Path) -> None:
+    """Those of Python 3.13 keep the function; of later ones some have another function of that name."""
+    code = """
+import glob, os, sys
+from stoker.mount import replaced
+
+class Keeps:
+    scandir = staticmethod(os.scandir)
+
+class Wraps:
+    @staticmethod
+    def scandir(path):
+        return [(entry, entry.name, entry.path) for entry in os.scandir(path)]
+
+glob.Keeps, glob.Wraps = Keeps, Wraps
+folders = [one._mount for one in replaced._folders]
+replaced.install(folders)
+print([name for _, name, _ in Wraps.scandir(sys.argv[1])], Keeps.scandir is os.scandir)
+"""
+    found = mounted(storage, tmp_path, code)
+    assert found.stdout == "['a', 'b'] True\n", found.stderr
+
+
+def test_files_of_two_folders_are_not_the_same(storage: Path, tmp_path: Path) -> None:
+    (tmp_path / "look.py").write_text(
+        "import os, sys\nprint(os.path.samefile(*(one + '/a/one.txt' for one in sys.argv[1:])))"
+    )
+    folders = [str(tmp_path / name) for name in ("one", "two")]
+    mounts = [word for folder in folders for word in ("--mount", f"{storage}={folder}")]
+    words = ["-m", "stoker", "run", "--cache", "1MB", "--mount-by", "python", *mounts, str(tmp_path / "look.py"), *folders]
+    found = ran(words, tmp_path / "here")
+    assert found.stdout == "False\n", found.stderr
+
+
+def test_a_file_that_was_written_anew_is_an_error_also_if_it_is_as_long_as_before(storage: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+open({str(storage / "a/one.txt")!r}, "wb").write(b"two\\r\\none\\n")
+try:
+    print(open(sys.argv[1] + "/a/one.txt").read())
+except OSError as error:
+    print(error.errno)
+"""
+    found = mounted(storage, tmp_path, code)
+    assert found.stdout == "116\n", found.stderr
+    assert "has changed since" in found.stderr
+
+
+def test_a_fork_waits_for_a_thread_that_is_first_to_look(storage: Path, tmp_path: Path) -> None:
+    code = """
+import os, signal, sys, threading
+
+started = threading.Event()
+
+def look():
+    started.set()
+    os.listdir(sys.argv[1])
+
+def read():
+    signal.alarm(60)
+    os._exit(open(sys.argv[1] + "/a/one.txt").read() != "one\\ntwo\\n")
+
+threads = [threading.Thread(target=look) for _ in range(3)]
+for thread in threads:
+    thread.start()
+started.wait()
+children = []
+for _ in range(6):
+    child = os.fork()
+    if not child:
+        read()
+    children.append(child)
+print([os.waitpid(child, 0)[1] for child in children])
+"""
+    found = mounted(storage, tmp_path, code)
+    assert found.stdout == "[0, 0, 0, 0, 0, 0]\n", found.stderr
+    assert "rror" not in found.stderr

@@ -120,7 +120,9 @@ def test_later_jobs_are_started_earlier_when_start_ups_take_longer_than_they_did
     run.began_at = 100.0
     watched = {0: _Watched(run, 100, 1)}
     assert _slower(plan, watched, {}) == pytest.approx(7 / 5), "it has no batch after 7 s, where 5 s were expected"
-    run.first_at = 110.0
+    run.ended_at = 106.0
+    assert _slower(plan, watched, {}) == 1.0, "it has ended without one"
+    run.first_at, run.ended_at = 110.0, None
     assert _slower(plan, watched, {}) == pytest.approx(2.0)
     assert _slower(plan, watched, {0: run}) == 1.0, "one that was running before says nothing of today"
     _, second = plan.starts_if(2.0)

@@ -60,6 +60,19 @@ class TestContractOfWholeRows(SourceContract):
         return [bytes(raw) for raw in source.read(range(100))]
 
 
+def test_bytes_are_numbers_from_0_to_255_wherever_their_group_lies(tmp_path):
+    texts = [bytes([200 + number]) * 100 for number in range(20)]
+    pq.write_table(table(texts), tmp_path / "rows.parquet", row_group_size=2)
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), table(texts).schema) as file:
+        file.write_table(table(texts))
+    kept, passing = (Tables(tmp_path / "rows.parquet", "text", keep=keep) for keep in ("1GB", 1))
+    for source in (kept, passing, Tables(tmp_path / "rows.arrow", "text")):
+        assert [(raw[0], memoryview(raw) == text) for raw, text in zip(source.read(range(20)), texts, strict=True)] == [
+            (200 + number, True) for number in range(20)
+        ]
+    assert memoryview(open_source(tmp_path / "rows.parquet").read([0])[0])[0] == 255
+
+
 def test_a_row_has_all_its_columns(parquet):
     source = open_source(str(parquet))
     for number in (0, 15, 16, 99):

@@ -17,7 +17,7 @@ from stoker.errors import ConfigError
 from stoker.extras import CACHE
 from stoker.mount.start import WAYS
 from stoker.plan import PREPS, Plan
-from stoker.run.script import execute
+from stoker.run.script import command, execute
 from stoker.units import parse_bytes, parse_place
 
 
@@ -124,10 +124,7 @@ def run(options: argparse.Namespace) -> int:
     if options.peers is not None:
         if not plan.cache_bytes:
             raise ConfigError("--peers needs --cache SIZE: hosts give each other what their caches hold")
-        if options.peers != "auto":
-            from stoker.wire.addresses import parse_addresses
-
-            parse_addresses(options.peers)
+        _check_peers(options.peers, options.script)
         plan = replace(plan, peers=options.peers)
     for_python: list[dict[str, Any]] = []
     if options.mount:
@@ -172,15 +169,32 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_peers(peers: str, words: list[str]) -> None:
+    """What loaders would say of peers. A program (srun, say) may start the script on other hosts: there it is said."""
+    from stoker.wire.addresses import local_addresses, parse_addresses
+    from stoker.wire.secret import VARIABLE, shared_secret
+    from stoker.wire.tls import from_environment
+
+    addresses = [] if peers == "auto" else parse_addresses(peers)
+    if command(words)[0] != sys.executable:
+        return
+    if addresses:
+        local_addresses(addresses)
+    if addresses or os.environ.get(VARIABLE):
+        shared_secret()
+    from_environment()
+
+
 def _mount(wanted: list[str], way: str | None, plan: Plan) -> tuple[Plan, list[dict[str, Any]]]:
     """Mount folders. The cache is theirs: the script's loaders need none for what they read there."""
-    from stoker.mount.start import PYTHON, mount, own_mounts, parse_mount
+    from stoker.mount.start import PYTHON, check_apart, mount, own_mounts, parse_mount
 
     places = [parse_mount(text) for text in wanted]
     if not plan.cache_bytes:
         raise ConfigError("--mount needs --cache SIZE: what is read below the folder is kept there")
     if plan.peers is not None:
         raise ConfigError("--mount does not go with --peers: a mounted folder has a cache of this host alone")
+    check_apart([folder for _, folder in places])
     if way != PYTHON:
         own_mounts()
     for_python: list[dict[str, Any]] = []

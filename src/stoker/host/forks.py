@@ -46,13 +46,19 @@ def register(
 
 def _run(hooks: list[tuple[Stage, Hook]]) -> None:
     with ExitStack() as turns:  # which lets all have their turn, the last one in first
-        for _, hook in sorted(hooks, key=_place, reverse=True):
+        for stage in reversed(Stage):
+            turns.callback(_run_stage, hooks, stage)
+
+
+def _run_stage(hooks: list[tuple[Stage, Hook]], stage: Stage) -> None:
+    """Look for its hooks now: a thread that was waited for in the stage before may have imported some."""
+    with ExitStack() as turns:
+        for hook in sorted((hook for its, hook in hooks if its is stage), key=_module, reverse=True):
             turns.callback(hook)
 
 
-def _place(registered: tuple[Stage, Hook]) -> tuple[Stage, str]:
-    stage, hook = registered
-    return stage, hook.__module__
+def _module(hook: Hook) -> str:
+    return hook.__module__
 
 
 if hasattr(os, "register_at_fork"):  # there are systems that do not fork

@@ -5,7 +5,6 @@ To READY is written one word, and what belongs to it: `files` and their number o
 nothing can be mounted here, `trouble` and what else went wrong.
 """
 
-import contextlib
 import ctypes
 import json
 import os
@@ -22,7 +21,12 @@ _DETACH = 2
 def main(what: dict[str, Any], owner: int, ready: int) -> None:
     """Serve until the owner has ended."""
 
+    told: list[str] = []
+
     def tell(word: str) -> None:
+        if told:
+            return  # the number of the descriptor may be another file's by now
+        told.append(word)
         os.write(ready, word.encode())
         os.close(ready)
 
@@ -58,8 +62,7 @@ def main(what: dict[str, Any], owner: int, ready: int) -> None:
         kind, trouble = "fuse", str(error)
     else:
         return
-    with contextlib.suppress(OSError):  # it was told before that all is well
-        tell(f"{kind} {trouble}")
+    tell(f"{kind} {trouble}")
     sys.exit(1)
 
 

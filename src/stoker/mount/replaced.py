@@ -31,7 +31,7 @@ _folders: list[Within] = []
 def install(mounts: Sequence[dict[str, Any]]) -> None:
     """Let this process have these folders."""
     _folders[:] = [Within(mount) for mount in mounts]
-    builtins.open = io.open = _opening(builtins.open)
+    builtins.open = io.open = _Unbound(_opening(builtins.open), builtins.open, "io")
     ours: dict[str, Callable[..., Any]] = {
         "open": _descriptor,
         "stat": _status,
@@ -44,19 +44,22 @@ def install(mounts: Sequence[dict[str, Any]]) -> None:
         "listxattr": _no_attributes,
         **dict.fromkeys(_CHANGING, _refused),
     }
+    scandir = os.scandir
     for name, function in ours.items():
         _replace(name, function, _FIRST)
     for name, paths in (("rename", _BOTH), ("replace", _BOTH), ("link", _BOTH), ("symlink", _SECOND)):
         _replace(name, _refused, paths)
-    for kind in vars(sys.modules.get("glob", os)).values():  # classes of later Pythons, which keep the one they found
-        if isinstance(kind, type) and "scandir" in vars(kind):
-            kind.scandir = staticmethod(os.scandir)  # type: ignore[attr-defined]
+    for kind in vars(sys.modules.get("glob", os)).values():  # classes of Python 3.13, which keep the one they found
+        kept = vars(kind).get("scandir") if isinstance(kind, type) else None
+        if isinstance(kept, staticmethod) and kept.__func__ is scandir:
+            kind.scandir = staticmethod(os.scandir)
 
 
 def find(path: Any) -> Found | None:
     """The folder that a path lies in, and its place there; None for all others."""
     try:
         path = os.fsdecode(path)
+        is_folder = path.endswith(("/", "/."))
         if not path.startswith("/") or "/." in path or "//" in path or path.endswith("/"):
             path = os.path.abspath(path)
     except (TypeError, ValueError, OSError):
@@ -64,15 +67,31 @@ def find(path: Any) -> Found | None:
     for within in _folders:
         place = within.place(path)
         if place is not None:
-            return within, place
+            return within, f"{place}/" if is_folder and within.number(place) is not None else place  # which is not there
     return None
+
+
+class _Unbound:
+    """A function that is no method where it stands in a class, and is pickled by its name: as functions in C are."""
+
+    __name__: str
+
+    def __init__(self, function: Callable[..., Any], before: Callable[..., Any], module: str) -> None:
+        functools.update_wrapper(self, before)
+        self.__module__ = module
+        self._function = function
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._function(*arguments, **named)
+
+    def __reduce__(self) -> str:
+        return self.__name__
 
 
 def _replace(name: str, ours: Callable[..., Any], paths: Sequence[tuple[int, str]]) -> None:
     before = getattr(os, name)
 
-    @functools.wraps(before)
-    def replaced(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         for number, word in paths:
             path = arguments[number] if number < len(arguments) else named.get(word)
             if path is None and name in _LISTING:
@@ -85,6 +104,7 @@ def _replace(name: str, ours: Callable[..., Any], paths: Sequence[tuple[int, str
                 return ours(*found, path, *arguments[number + 1 :], **named)
         return before(*arguments, **named)
 
+    replaced = _Unbound(call, before, "os")
     for known in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks, os.supports_effective_ids):
         if before in known:
             known.add(replaced)  # shutil looks for the function there
@@ -92,7 +112,6 @@ def _replace(name: str, ours: Callable[..., Any], paths: Sequence[tuple[int, str
 
 
 def _opening(before: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(before)
     def opened(
         file: Any,
         mode: str = "r",
@@ -110,10 +129,13 @@ def _opening(before: Callable[..., Any]) -> Callable[..., Any]:
             raise _read_only(file)
         if found is None or is_odd:
             return before(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        from stoker.cache.opened import CachedText, FileInMemory
-
         within, place = found
-        binary = FileInMemory(within.content(place, file), file)
+        content = within.content(place, file)
+        from stoker.cache.opened import CachedText, FileInMemory, copied
+
+        if buffering == 0:
+            return before(file, mode, 0, encoding, errors, newline, closefd, lambda *_: copied(content))
+        binary = FileInMemory(content, file)
         return binary if "b" in mode else CachedText(binary, mode, **text)
 
     return opened
@@ -124,9 +146,12 @@ def _descriptor(within: Within, place: str, path: Any, flags: int, *_: Any, **__
         raise _read_only(path)
     if within.has(place) and within.number(place) is None:
         raise OSError(errno.ENOTSUP, "a folder that is served to Python alone has no descriptor", path)
+    if flags & os.O_DIRECTORY:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    content = within.content(place, path)
     from stoker.cache.opened import copied
 
-    return copied(within.content(place, path))
+    return copied(content)
 
 
 def _status(within: Within, place: str, path: Any, *_: Any, **__: Any) -> os.stat_result:

@@ -38,18 +38,20 @@ class _One:
     def __init__(self, source: Any, number: int, key: bytes, size: int) -> None:
         self._source, self._number, self._size = source, number, size
         self.keys = [key]
+        self.has_changed = False
+        """Whether what was read is of another version."""
 
     def sizes(self, positions: list[int]) -> Sequence[int]:
         return [self._size]
 
     def read(self, positions: list[int]) -> Sequence[Bytes]:
         found: Sequence[Bytes] = self._source.read([self._number])
+        self.has_changed = self._source.version(self._number) != self.keys[0][KEY_BYTES:]
         return found
 
     def is_settled(self, position: int) -> bool:
         is_settled: Callable[[int], bool] | None = getattr(self._source, "is_settled", None)
-        same = self._source.version(self._number) == self.keys[0][KEY_BYTES:]
-        return same and (is_settled is None or is_settled(self._number))
+        return not self.has_changed and (is_settled is None or is_settled(self._number))
 
     def kept(self, positions: list[int]) -> None:
         release = getattr(self._source, "release", None)
@@ -137,7 +139,8 @@ class Served:
             if key is None:
                 key = self._keys[number] = self._source.key(number)[:KEY_BYTES] + self._listed.version(number)
             size = self._sizes[number]
-            payload = self._cache.fetch(_One(self._source, number, key, size))[0]
+            request = _One(self._source, number, key, size)
+            payload = self._cache.fetch(request)[0]
             _, _, _, _, _, _, fault, *_ = self._cache.tally.take()
             if fault:
                 self._told(errno.EIO, f"{fault}; what the cache does not give is read from {self._source.name}")
@@ -145,7 +148,7 @@ class Served:
             raise self._told(errno.ENOENT, str(error)) from error
         except OSError as error:
             raise self._told(errno.EIO, str(error)) from error
-        if len(payload) != size:
+        if len(payload) != size or request.has_changed:
             raise self._told(errno.ESTALE, f"{path} has changed since the folder was mounted: start the run again")
         return payload
 

@@ -7,11 +7,13 @@ Python of the run.
 """
 
 import ctypes
+import itertools
 import json
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +46,13 @@ def parse_mount(text: str) -> tuple[str, str]:
     if not sign or not address or not folder:
         raise ConfigError(f"--mount is URL=DIR, such as s3://bucket/train=/data, not {text!r}")
     return address, os.path.abspath(folder)
+
+
+def check_apart(folders: Sequence[str]) -> None:
+    """Folders that lie in one another hide each other. Raises ConfigError."""
+    for first, second in itertools.combinations(sorted(map(os.path.realpath, folders)), 2):
+        if os.path.commonpath([first, second]) == first:
+            raise ConfigError(f"nothing can be mounted at {second}: {first} is mounted, too")
 
 
 def own_mounts() -> bool:
@@ -96,7 +105,9 @@ def _by_fuse(what: dict[str, Any]) -> int:
     reading, writing = os.pipe()
     owner = os.pidfd_open(os.getpid())
     command = [sys.executable, "-m", "stoker.mount", json.dumps(what), str(owner), str(writing)]
-    subprocess.Popen(command, pass_fds=(owner, writing), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)
+    serving = subprocess.Popen(
+        command, pass_fds=(owner, writing), stdin=subprocess.DEVNULL, stdout=2, start_new_session=True
+    )
     os.close(writing)
     os.close(owner)
     answer = b""
@@ -104,6 +115,8 @@ def _by_fuse(what: dict[str, Any]) -> int:
         answer += more
     os.close(reading)
     kind, _, rest = answer.decode("utf-8", "replace").partition(" ")
+    if kind != "files":
+        serving.wait()  # the script did not start it, and is not to find it among its children
     if kind == FUSE:
         raise NoFuseError("mounting is not permitted")
     if kind != "files":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # what a process never asks for it does not load
     from stoker.mount.serving import Served
 
 NOT_TOLD, _TOLD = b"\0", b"\1"
-_DEVICE = 0x5704
+_DEVICES_FROM = 0x5704 << 32
 _FOLDERS_FROM = 1 << 40
 
 
@@ -31,29 +31,36 @@ class Within:
 
     def __init__(self, mount: dict[str, Any]) -> None:
         self.folder: str = mount["folder"]
-        self._below = self.folder + "/"
+        self._device = _DEVICES_FROM + zlib.crc32(os.fsencode(self.folder))
+        self._names = {self.folder, os.path.realpath(self.folder)}
         self._mount = mount
         self._known: Served | None = None
-        self._lock = threading.Lock()
-        forks.register(forks.Stage.LOCKS, after_in_child=self._in_child)
+        self._making = threading.RLock()
+        # A thread that is just importing what serves the folder would leave modules in the child that nobody completes.
+        forks.register(forks.Stage.THREADS, before=self._hold, after_in_parent=self._let_go, after_in_child=self._let_go)
 
-    def _in_child(self) -> None:
-        self._lock = threading.Lock()  # another thread may have held it at the fork, and does not exist in the child
+    def _hold(self) -> None:
+        self._making.acquire()
+
+    def _let_go(self) -> None:
+        self._making.release()
 
     def place(self, path: str) -> str | None:
         """An absolute path as it is within the folder, whose own is "/"; None for paths elsewhere."""
-        if path.startswith(self._below):
-            return path[len(self.folder) :]
-        return "/" if path == self.folder else None
+        for name in self._names:
+            if path.startswith(name) and path[len(name) : len(name) + 1] in ("", "/"):
+                return path[len(name) :] or "/"
+        return None
 
     def _served(self) -> "Served":
         if self._known is None:
-            with self._lock:
+            with self._making:
                 if self._known is None:
                     self._known = self._make()
         return self._known
 
     def _make(self) -> "Served":
+        import stoker.cache.opened  # noqa: F401 # what those need who were given the bytes
         from stoker.cache.cached import Cache
         from stoker.mount.serving import Served
 
@@ -87,7 +94,7 @@ class Within:
         number = served.number(place)
         inode = _FOLDERS_FROM + zlib.crc32(place.encode("utf-8", "surrogateescape")) if number is None else number + 1
         size = found.get("st_size", 0)
-        ten = (found["st_mode"], inode, _DEVICE, found["st_nlink"], found["st_uid"], found["st_gid"], size, 0, 0, 0)
+        ten = (found["st_mode"], inode, self._device, found["st_nlink"], found["st_uid"], found["st_gid"], size, 0, 0, 0)
         nanoseconds = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), 0)
         return os.stat_result(ten, {**nanoseconds, "st_blksize": 4096, "st_blocks": -(-size // 512)})
 

@@ -34,6 +34,7 @@ from stoker.remote.placement import WorkerPlacement
 from stoker.remote.placing import PlacingOrder
 from stoker.remote.ranks import Rank, Ranks
 from stoker.remote.seats import BatchPace, Fields, RemoteSeat, Task
+from stoker.remote.telling import Telling
 from stoker.slots import makers, offers
 from stoker.slots.offer_rows import Heard
 from stoker.wire.channel import Channel
@@ -102,7 +103,7 @@ class Relay:
         self._measured = MeasuredFile(*order.keys)
         self._split: Split | None = None
         self.limit(order.ratio)
-        self._has_said = False
+        self._telling = Telling()
         self._reception = Reception((order.host, order.port), self._converse, secret)
         self.address = self._reception.address
         self._thread = threading.Thread(target=self._dispatch, name="stoker-relay", daemon=True)
@@ -183,10 +184,8 @@ class Relay:
             rank.works.say(Heard(int(ratio * 1e6), workers, wanted, timed, PARTS.index(self.parts.now)))
 
     def _say(self, decision: Offload) -> None:
-        """Say once, if nothing is sent away although workers are there, and why."""
-        if not self._has_said and not decision.ratio:
-            self._has_said = True
-            print(f"stoker: offload=: everything is prepared on this host: {decision.reason}", file=sys.stderr, flush=True)
+        if (words := self._telling.words(decision)) is not None:
+            print(f"stoker: {words}", file=sys.stderr, flush=True)
 
     def _dispatch(self) -> None:
         """Give works to seats that want one. The only thread that takes works."""

@@ -95,7 +95,12 @@ def values_of(batch: Any, column: str) -> Values:
     _, bounds, content = array.buffers()
     every = np.frombuffer(bounds, np.int64 if is_large else np.int32) if bounds is not None else np.zeros(1, np.int64)
     some = every[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    return Values(memoryview(content if content is not None else b""), some)
+    return Values(_bytes_of(content if content is not None else b""), some)
+
+
+def _bytes_of(buffer: Any) -> memoryview:
+    """PyArrow's buffers have numbers with a sign, to Python."""
+    return memoryview(buffer).cast("B")
 
 
 def check_column(path: str, schema: Any, column: str) -> None:
@@ -118,7 +123,7 @@ def encoded(batch: Any, number: int) -> Bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch.slice(number, 1))
-    return memoryview(sink.getvalue())
+    return _bytes_of(sink.getvalue())
 
 
 def row(raw: Bytes) -> dict[str, Any]:

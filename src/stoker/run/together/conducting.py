@@ -161,10 +161,15 @@ def conduct(
 
 
 def _slower(plan: TogetherPlan, jobs: Mapping[int, _Watched], running: Mapping[int, Running]) -> float:
-    """How many times as long start-ups take today as when they were measured, so far. Those that come will, too."""
+    """How many times as long start-ups take today as when they were measured, so far. Those that come will, too.
+
+    A job that has ended before its first batch says nothing of that.
+    """
     now = time.monotonic()
     spans_s = {
-        number: (job.run.first_at or now) - job.run.began_at for number, job in jobs.items() if number not in running
+        number: (job.run.first_at or now) - job.run.began_at
+        for number, job in jobs.items()
+        if number not in running and not (job.run.is_over and job.run.first_at is None)
     }
     return max((span_s / max(plan.solo[number].startup_s, 0.1) for number, span_s in spans_s.items()), default=1.0)
 
