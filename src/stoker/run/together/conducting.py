@@ -163,9 +163,10 @@ def conduct(
 def _slower(plan: TogetherPlan, jobs: Mapping[int, _Watched], running: Mapping[int, Running]) -> float:
     """How many times as long start-ups take today as when they were measured, so far. Those that come will, too."""
     now = time.monotonic()
-    spans_s = {
-        number: (job.run.first_at or now) - job.run.began_at for number, job in jobs.items() if number not in running
-    }
+    started = {number: job.run for number, job in jobs.items() if number not in running}
+    # One that has ended without a batch says nothing: it would take longer for ever.
+    told = {number: run for number, run in started.items() if run.first_at is not None or not run.is_over}
+    spans_s = {number: (run.first_at or now) - run.began_at for number, run in told.items()}
     return max((span_s / max(plan.solo[number].startup_s, 0.1) for number, span_s in spans_s.items()), default=1.0)
 
 

@@ -53,7 +53,7 @@ class Running:
         self._following = Following(lambda facts: facts.pid in self._family and not facts.rank)
         self._family_at = 0.0
         self.is_paused, self._paused_at = False, 0.0
-        self._is_ended = False
+        self._is_asked_to_end = self._is_ended = False
         self.only_evaluates = False
         """Whether its loaders were used without gradients alone, so far."""
 
@@ -141,7 +141,8 @@ class Running:
 
     def ask_to_end(self) -> None:
         """Let it begin to end, unless it was running before: of several jobs all do so at once."""
-        if self._popen is not None and not self._is_ended:
+        if self._popen is not None and not self._is_asked_to_end:
+            self._is_asked_to_end = True  # once: a script may save its work meanwhile
             for number in (signal.SIGTERM, signal.SIGCONT):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.pid, number)
