@@ -91,6 +91,22 @@ def test_a_job_that_nobody_waits_for_is_gone_with_its_error(thread: Any) -> None
         gc.enable()
 
 
+def test_a_job_that_came_before_the_thread_could_begin_is_gone_with_its_error(
+    thread: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder.torch.cuda, "set_device", fails)
+    there = []
+    for _ in range(2):
+        job = submitted(thread)
+        there.append(weakref.ref(job))
+        with contextlib.suppress(RuntimeError):
+            job.ended.wait(LONGEST_S)
+            job.result()
+        del job
+    assert submitted(thread).ended.wait(LONGEST_S), "the thread has begun with another job"
+    assert there[0]() is None
+
+
 def test_the_thread_stands_still_while_a_fork_is_made(thread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that another thread makes meanwhile is not let go on, as nobody has stopped it."""
     monkeypatch.setattr(decoder, "_decoders", {torch.device("cpu"): thread})
@@ -113,3 +129,18 @@ def test_the_thread_stands_still_while_a_fork_is_made(thread: Any, monkeypatch: 
     assert not another.ended.is_set()
     decoder._go_on()
     assert error_of(another) is None
+
+
+def test_what_another_thread_holds_for_its_own_fork_is_not_let_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = []
+    monkeypatch.setattr(decoder, "_held", held)
+    another = threading.Lock()
+
+    def release() -> None:
+        another.acquire()
+        held.append(another)
+
+    held.append(SimpleNamespace(release=release))
+    decoder._go_on()
+    assert another.locked()
+    assert held == [another]

@@ -577,3 +577,24 @@ def test_later_epochs_of_persistent_workers_resume(own: bool, kind: str, again: 
         other.load_state_dict(states[last - 1][2])
         assert [listed(batch) for batch in other] == []
         assert [listed(batch) for batch in other] == batches[1]
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_between_epochs_of_persistent_workers_no_further_seed_is_drawn(own: bool, kind: str) -> None:
+    def make() -> Any:
+        generator = torch.Generator().manual_seed(9) if own else None
+        options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "workers": kind, "generator": generator}
+        return stoker.DataLoader(Items(COUNT), batch_size=2, shuffle=True, **options)
+
+    torch.manual_seed(5)
+    first = make()
+    _ = list(first)
+    state, drawn = first.state_dict(), torch.get_rng_state()
+    expected = [listed(batch) for _ in range(2) for batch in first]
+    after = torch.get_rng_state()
+    other = make()
+    other.load_state_dict(state)
+    torch.set_rng_state(drawn)
+    assert [listed(batch) for _ in range(2) for batch in other] == expected
+    assert torch.equal(torch.get_rng_state(), after)

@@ -185,3 +185,28 @@ def test_a_state_of_torchs_generator_alone_is_no_state_of_a_sampler() -> None:
     loader = stoker.DataLoader(Items(COUNT), shuffle=True, generator=torch.Generator().manual_seed(1))
     iter(loader)
     assert "streams" not in loader.state_dict()
+
+
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_from_before_the_end_of_an_epoch_twice(workers: str, every: int) -> None:
+    """Between epochs there is only a state from the middle, and the next state is taken before, or after, a batch."""
+    options: dict[str, Any] = {"num_workers": 2, "persistent_workers": True, "workers": workers}
+    expected = uninterrupted("stateful stream", 2, **options)
+    epoch = expected.index(END)
+    with make("stateful stream", **options) as loader:
+        middle = [loader.state_dict() for _ in loader]
+        state = loader.state_dict()
+    before = [
+        {**one, "batches": 0, "since": last["batches"] - 1}
+        for one, last in zip(middle[1]["streams"]["states"], middle[-1]["streams"]["states"], strict=True)
+    ]
+    state["streams"] = {**middle[1]["streams"], "of": 0, "states": before}
+    for seen in (0, 1):
+        with make("stateful stream", snapshot_every_n_steps=every, **options) as first:
+            first.load_state_dict(state)
+            found = [listed(batch) for batch in itertools.islice(iter(first), seen)]
+            again = first.state_dict()
+        with make("stateful stream", **options) as other:
+            other.load_state_dict(again)
+            assert [*found, *map(listed, other), END] == expected[epoch + 1 :]

@@ -110,6 +110,8 @@ class Decoder:
         """Held by the thread while it works; by a fork, so that the thread stands still."""
         self._pixels = torch.empty(0)
         self._thread: threading.Thread | None = None
+        self._has_begun = False
+        """Whether the thread is ready to call the device."""
 
     def submit(self, files: torch.Tensor, table: torch.Tensor, shape: Sequence[int], ops: tail.Ops) -> DecodeJob:
         """Decode a batch of so many colours, rows and columns. Its memory is taken on the caller's stream."""
@@ -131,10 +133,10 @@ class Decoder:
 
     def _work(self) -> None:
         """Do jobs until there are no more. What fails is the jobs' error: none of them is left without an answer."""
-        failure = _failure_of(self._begin)
+        self._has_begun = False
         while (job := self._jobs.get()) is not None:
             with self.standing_still:
-                job.error = failure or _failure_of(self._do_on_stream, job)
+                job.error = _failure_of(self._do_on_stream, job)
                 job.files = job.table = None  # so that the slot is free again
                 job.ended.set()
                 # The loop's stream may not have the memory before, if nobody waits for the job. A device that has failed
@@ -148,6 +150,9 @@ class Decoder:
         ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
     def _do_on_stream(self, job: DecodeJob) -> None:
+        if not self._has_begun:  # an error of the beginning, too, belongs to one job alone
+            self._begin()
+            self._has_begun = True
         with torch.cuda.stream(self._stream), torch.inference_mode(False), torch.no_grad():
             self._do(job)
 
@@ -274,8 +279,10 @@ def _stand_still() -> None:
 
 
 def _go_on() -> None:
-    while _held:
-        _held.pop().release()
+    held = list(_held)
+    _held.clear()  # before: once they are free, another thread may hold them for a fork of its own
+    for lock in held:
+        lock.release()
 
 
 def _leave() -> None:

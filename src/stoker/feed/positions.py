@@ -120,7 +120,7 @@ class WorkersPosition:
             return  # of an epoch that was left early
         seen = self._workers[worker]
         if what == Report.BEGUN:
-            if state is not None and seen.goes_on_from_a_state:
+            if state is not None and seen.goes_on_from_a_state and not seen.given.is_before_the_end:
                 seen.begun = state
             elif state is not None:
                 seen.state, seen.since = state, 0

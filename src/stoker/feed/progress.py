@@ -130,9 +130,10 @@ class Progress:
             self.goes_on = bool(resume.get("begun", resume["_num_yielded"]))
             if self.goes_on:
                 route.restore(samplers)
-            elif route.has_own_generator and "generator" in samplers:
+            elif "generator" in samplers:
                 # Between epochs only these are restored: the loop may have set an epoch, or a seed, for the next one.
-                route.restore({name: samplers[name] for name in ("generator", "keeps_seed") if name in samplers})
+                names = ("generator", "keeps_seed") if route.has_own_generator else ("keeps_seed",)
+                route.restore({name: samplers[name] for name in names if name in samplers})
             self.epoch, self.samples, self.batches = resume["epoch"], resume["samples"], resume["_num_yielded"]
         else:
             self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch

@@ -22,6 +22,7 @@ _WITHOUT_STATE = (
     tuple,
     range,
 )
+_END: Any = object()
 
 
 def _gives_own_iterators(thing: Any) -> bool:
@@ -39,6 +40,7 @@ class Sampled:
         """The sampler that is asked: the outer one, or that within torch's BatchSampler."""
         self._iterator: Any = None
         self._has_given = self._has_ended = False
+        self._before: Any = None
         self._at_start: dict[str, Any] | None = None
 
     @classmethod
@@ -49,15 +51,24 @@ class Sampled:
         may_have_state = is_stateful(inner) or (_gives_own_iterators(inner) and HOOKS.wrap is None)
         return cls(outer, inner) if may_have_state else None
 
-    def begin(self, part: dict[str, Any] | None, *, is_fresh: bool) -> Iterator[Any]:
-        """The indices of an epoch, from where a state of the samplers was taken."""
+    def note_state(self) -> None:
+        """Ask for the state before torch asks for an iterator: a sampler may draw its order as it is asked for one."""
+        self._before = copy.deepcopy(self._inner.state_dict()) if is_stateful(self._inner) else None
+
+    def begin(self, part: dict[str, Any] | None, *, is_fresh: bool, begun: Iterator[Any]) -> Iterator[Any]:
+        """The indices of an epoch, from where a state of the samplers was taken; else from the iterator that torch has."""
         part = part or {}
         self._has_ended, self._has_given = part.get("ended", False), False
         is_anew = is_fresh or not part or part.get("anew", False)
         if "sampler" in part:
             (begin_anew if is_anew or self._has_ended else load)(self._inner, part["sampler"])
         self._at_start = self._before_its_first(part, is_anew=is_anew)
-        self._iterator = iter(()) if self._has_ended else iter(self._inner)
+        if self._has_ended:
+            self._iterator = iter(())
+        elif part or self._outer is not self._inner:
+            self._iterator = iter(self._inner)
+        else:
+            self._iterator = begun  # a second one might be another order
         if "iterator" in part and not is_anew and not self._has_ended:
             load(self._iterator, part["iterator"])
         indices = self._until_its_end(self._iterator)
@@ -70,15 +81,12 @@ class Sampled:
             return part  # what was given holds: some samplers go on from it only when they are asked
         if not is_stateful(self._inner):
             return None
-        state = part["sampler"] if "sampler" in part else self._inner.state_dict()
-        return {"sampler": copy.deepcopy(state), "anew": True}
+        return {"sampler": copy.deepcopy(part.get("sampler", self._before)), "anew": True}
 
     def _until_its_end(self, indices: Iterator[Any]) -> Iterator[Any]:
-        for first in indices:
+        while (index := next(indices, _END)) is not _END:  # `for` would call iter(), by which some begin anew
             self._has_given = True
-            yield first
-            yield from indices
-            break
+            yield index
         self._has_ended = True
 
     def state(self) -> dict[str, Any] | None:

@@ -63,10 +63,12 @@ class _StatefulInline:
         counted = dataset.state_dict() if isinstance(dataset, CountedEpochs) else None
         restored = torch.get_rng_state()
         torch.set_rng_state(drawn)
+        if (sampled := Sampled.of(loader)) is not None:
+            sampled.note_state()
         super().__init__(loader if dataset is loader.dataset else LoaderView(loader, dataset=dataset))  # type: ignore[call-arg]
-        sampled = Sampled.of(loader)
         if sampled is not None:
-            self._sampler_iter = sampled.begin(resuming.sampler, is_fresh=resuming.is_fresh)
+            begun, is_fresh = self._sampler_iter, resuming.is_fresh
+            self._sampler_iter = sampled.begin(resuming.sampler, is_fresh=is_fresh, begun=begun)
         while self._skip:
             next(self._sampler_iter)
             self._skip -= 1
@@ -136,6 +138,8 @@ class StatefulOrders:
         self._is_new_epoch = True
         if not first_iter:
             loader._position = self._position
+        if self._sampled is not None:
+            self._sampled.note_state()
         super()._reset(loader, first_iter)  # type: ignore[misc]
 
     def _next_index(self) -> Any:
@@ -163,7 +167,8 @@ class StatefulOrders:
             next(self._worker_turns())
         self._tracks = self._is_unordered or bool(self._pending)
         if self._sampled is not None:
-            self._sampler_iter = self._sampled.begin(self._resuming.sampler, is_fresh=self._resuming.is_fresh)
+            part, is_fresh = self._resuming.sampler, self._resuming.is_fresh
+            self._sampler_iter = self._sampled.begin(part, is_fresh=is_fresh, begun=self._sampler_iter)
             self._tracks = self._tracks or self._sampled.has_state
             self._position.sampler_began()
 
