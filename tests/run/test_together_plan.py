@@ -2,14 +2,10 @@
 
 import io
 import json
-import os
-import signal
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,7 @@ from stoker.run.together.catalogue import Beside, Catalogue, Solo
 from stoker.run.together.conducting import Real, RealJob, _has_come, _slower, _Watched
 from stoker.run.together.jobs import TogetherJob, epochs_of, read_jobs
 from stoker.run.together.planning import ProgressMark, make_plan
-from stoker.run.together.running import Running, ending
+from stoker.run.together.running import Running
 
 SCRIPT = str(Path(__file__).parents[1] / "scripts" / "paired.py")
 SOLO = Solo(0.1, 0.9, 0.0, 5.0, batch=8, samples=800, iterations=100, sample_bytes=1e5, data="d", cold_iterations=50)
@@ -136,17 +132,6 @@ def test_later_jobs_are_started_earlier_when_start_ups_take_longer_than_they_did
     assert plan.starts_if(1.0) == plan.starts
     run.first_at, run.ended_at = None, 101.0
     assert _slower(plan, watched, {}) == 1.0, "it has failed before its first batch"
-
-
-def test_a_job_is_asked_to_end_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(os, "killpg", lambda _, number: asked.append(number))
-    popen: Any = SimpleNamespace(wait=lambda *_: 0)
-    run = Running("A", 1, popen)
-    with ending([run]):
-        run.ask_to_end()
-    run.end()
-    assert asked == [signal.SIGTERM, signal.SIGCONT, signal.SIGKILL]
 
 
 def test_nobody_waits_for_ever_for_a_job_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
