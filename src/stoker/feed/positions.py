@@ -50,6 +50,11 @@ class ArrivedState:
         return AskedStates(*unpack(stream, pieces, np.array(self._memory[: self._used], subok=False)))
 
 
+def is_large(state: Any) -> bool:
+    """Whether what a worker told of a state is where it lies in shared memory."""
+    return type(state) is tuple and len(state) > 2
+
+
 class _Seen:
     """What the training loop has seen of one worker."""
 

@@ -15,7 +15,7 @@ import torch
 import torch.utils.data
 
 from stoker.feed.carrier import InlineIter, MapInlineIter, MapWorkersIter, WorkersIter
-from stoker.feed.positions import ArrivedState, InlinePosition, WorkersPosition
+from stoker.feed.positions import ArrivedState, InlinePosition, WorkersPosition, is_large
 from stoker.feed.progress import Progress
 from stoker.feed.resuming import NOTHING, Resuming
 from stoker.feed.sampled import Sampled
@@ -94,12 +94,13 @@ class StatefulOpener(Opener):
     def arrived(self, *values: Any) -> Opened:
         """Turn a report into what torch's iterator expects."""
         opened = super().arrived(*values)
-        opened.made = self.with_state(opened.made)
+        if is_large(opened.made.state):
+            opened.made = opened.made._replace(state=self.state_of(opened.made))
         return opened
 
-    def with_state(self, made: Made) -> Made:
-        """What was made, with its state opened."""
-        return made if type(made.state) is not tuple else made._replace(state=ArrivedState(self._states, *made.state))
+    def state_of(self, made: Made) -> ArrivedState | None:
+        """The state after a batch, opened. Small ones wait for that until they are seen."""
+        return ArrivedState(self._states, *made.state) if type(made.state) is tuple else made.state
 
 
 class StatefulOrders:
@@ -221,7 +222,7 @@ class _StatefulWorkers(StatefulOrders):
         got = super()._try_get_data(*timeout)  # type: ignore[misc]
         if got[0] and type(got[1][0]) is tuple:
             (what, worker, generation), opened = got[1]
-            self._position.told(what, worker, generation, opened.made.state)
+            self._position.told(what, worker, generation, self._opener.state_of(opened.made))
             return False, None
         return got
 
@@ -240,8 +241,8 @@ class _StatefulWorkers(StatefulOrders):
 
     def _process_data(self, data: Any, worker: int) -> Any:
         if self._has_states:
-            made = data.made if type(data) is Opened else self._opener.with_state(data) if type(data) is Made else None
-            self._position.saw(worker, None if made is None else made.state)
+            made = data.made if type(data) is Opened else data if type(data) is Made else None
+            self._position.saw(worker, None if made is None else self._opener.state_of(made))
         if self._tracks:
             self._position.saw_all_but(self._task_info)
         return super()._process_data(data, worker)  # type: ignore[misc]
