@@ -171,6 +171,20 @@ def test_workers_come_later_and_the_relay_ends_with_the_loader() -> None:
         assert not psutil.pid_exists(relay.pid)
 
 
+def test_a_worker_whose_parent_went_while_it_imported_ends() -> None:
+    command = [sys.executable, "-m", "stoker.remote", f"tcp://127.0.0.1:{free_port()}"]
+    others_child = subprocess.Popen([*command, str(os.getppid())])
+    own_child = subprocess.Popen([*command, str(os.getpid())])
+    try:
+        assert others_child.wait(120) == 0
+        with pytest.raises(subprocess.TimeoutExpired):
+            own_child.wait(1)
+    finally:
+        for child in (others_child, own_child):
+            child.kill()
+            child.wait()
+
+
 def test_versions_that_differ_are_named() -> None:
     here = {"python": "3.11", "torch": "2.13.0", "pillow": "12"}
     assert difference(here, dict(here)) == ""

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     OFFLOAD.check()
     shared_secret()
     count = _how_many(options.processes)
-    command = [sys.executable, "-P", "-m", "stoker.remote", options.address]
+    command = [sys.executable, "-P", "-m", "stoker.remote", options.address, str(os.getpid())]
     signal.signal(signal.SIGTERM, _interrupt)
     workers = {subprocess.Popen(command): time.monotonic() for _ in range(count)}
     try:
