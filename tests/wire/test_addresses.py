@@ -23,3 +23,5 @@ def test_an_own_name_that_no_other_host_reaches() -> None:
     """As Debian's /etc/hosts has it: a host's own name is an address of this host alone."""
     with pytest.raises(ConfigError, match=r"localhost is (127\.0\.0\.1|::1) on this host, which the other peers"):
         local_addresses([("localhost", 7), ("192.0.2.1", 7)])
+    with pytest.raises(ConfigError, match=r"^127\.0\.0\.1 is an address of this host alone, which the other peers"):
+        local_addresses([("127.0.0.1", 7), ("192.0.2.1", 7)])

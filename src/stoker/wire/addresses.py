@@ -31,9 +31,8 @@ def local_addresses(addresses: Sequence[Address]) -> list[Address]:
         raise ConfigError(f"this host is not among the peers {names}: name each by an address that it has")
     if len(found) < len(addresses) and all(_is_loopback(host) for host, _ in found):
         name, place = found[0][0], _places(found[0][0])[0]
-        raise ConfigError(
-            f"{name} is {place} on this host, which the other peers cannot reach: name it by an address of its network"
-        )
+        what = f"{name} is an address of this host alone" if name == place else f"{name} is {place} on this host"
+        raise ConfigError(f"{what}, which the other peers cannot reach: name it by an address of its network")
     return found
 
 
