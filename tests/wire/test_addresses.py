@@ -6,7 +6,9 @@ from stoker.errors import ConfigError
 from stoker.wire.addresses import local_addresses, parse_addresses
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:1", "a:1,a:1", "a:1,b:x", "a:1,b:99999", "a:1,:2"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:1", "a:1,a:1", "a:1,b:x", "a:1,b:99999", "a:1,:2", "0.0.0.0:1,a:2", "[::]:1,a:2"]
+)
 def test_addresses_that_make_no_sense(text: str) -> None:
     with pytest.raises(ConfigError, match="peers"):
         parse_addresses(text)

@@ -17,7 +17,9 @@ def parse_addresses(text: str, least: int = 2) -> list[Address]:
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
             raise ConfigError(f"peers are named as HOST:PORT,HOST:PORT, not {part.strip()!r}")
-        found.append((host.strip("[]"), int(port)))
+        if (host := host.strip("[]")) in ("0.0.0.0", "::"):
+            raise ConfigError(f"peers are named by the addresses that others dial, and {host} is none")
+        found.append((host, int(port)))
     if len(set(found)) < max(least, len(found)):
         raise ConfigError(f"peers={text!r} must name every host once, this one among them, and so at least two")
     return found
