@@ -242,6 +242,49 @@ def test_metrics_tell_what_came_from_each_host_and_who_is_not_asked(tmp_path: Pa
             store.close()
 
 
+@pytest.mark.parametrize("are_the_same", [False, True], ids=["other times", "the same"])
+def test_files_that_are_not_the_same_on_another_host_are_one_warning(
+    tmp_path: Path, with_peers: Any, monkeypatch: pytest.MonkeyPatch, are_the_same: bool
+) -> None:
+    monkeypatch.setattr(ahead, "EARLY_S", 0.0)
+    folder = filled(tmp_path / "data", b"x")
+    with with_peers(Listed(folder), cache="4kB") as loader:
+        own, other = parse_addresses(loader.peers)
+        (tmp_path / "store").mkdir()
+        store = Store(tmp_path / "store")
+        roots = (str(folder),)
+        keys = [(shared_file_key(str(path), roots) or b"") + file_version(path.stat()) for path in folder.iterdir()]
+        store.put([(key, b"x" * SIZE) for key in keys], 1 << 20)
+        if not are_the_same:
+            for path in folder.iterdir():  # as if the other host's copies had been made without their times
+                os.utime(path, (1e9 + 1, 1e9 + 1))
+        there = Peering(other, [own], SECRET)
+        try:
+            there._gifts._stores[store.folder] = store, 1
+            there.kept(keys)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+
+                def has_asked() -> bool:
+                    assert list(loader) == [[b"x" * SIZE] * 4] * (FILES // 4)
+                    peers = [peer for host in the_keeper()["peers"] for peer in host["hosts"].values()]
+                    return any(peer["given"] or peer["in_vain"] >= 16 for peer in peers)
+
+                until(has_asked)
+                for _ in range(20):
+                    list(loader)
+                    time.sleep(0.05)
+            words = [str(one.message) for one in said]
+            if are_the_same:
+                assert words == []
+            else:
+                assert len(words) == 1
+                assert "its files are not the same by path below the dataset's folder, size and time" in words[0]
+        finally:
+            there.close()
+            store.close()
+
+
 def test_a_suspended_keeper_costs_a_deadline_and_not_one_for_each_file(tmp_path: Path, with_peers: Any) -> None:
     with with_peers(Unlisted(filled(tmp_path / "data", b"x"))) as loader:
         wanted = list(loader)

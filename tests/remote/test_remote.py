@@ -19,6 +19,9 @@ from torch.utils.data import Dataset
 
 import stoker
 from stoker.checksum import load
+from stoker.cli import worker
+from stoker.errors import CommandError
+from stoker.feed import offloading
 from stoker.host import process
 from stoker.remote.ranks import Ranks
 from stoker.remote.said import Word, pack_made
@@ -166,6 +169,20 @@ def test_workers_come_later_and_the_relay_ends_with_the_loader() -> None:
         until_used(loader)
         loader.close()
         assert not psutil.pid_exists(relay.pid)
+
+
+def test_a_worker_whose_parent_went_while_it_imported_ends() -> None:
+    command = [sys.executable, "-m", "stoker.remote", f"tcp://127.0.0.1:{free_port()}"]
+    others_child = subprocess.Popen([*command, str(os.getppid())])
+    own_child = subprocess.Popen([*command, str(os.getpid())])
+    try:
+        assert others_child.wait(120) == 0
+        with pytest.raises(subprocess.TimeoutExpired):
+            own_child.wait(1)
+    finally:
+        for child in (others_child, own_child):
+            child.kill()
+            child.wait()
 
 
 def test_versions_that_differ_are_named() -> None:
@@ -343,6 +360,23 @@ def test_a_port_of_somebody_else_is_named() -> None:
             assert len(list(loader)) == 2
 
 
+def test_what_cannot_be_started_is_not_tried_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    import socket
+
+    taken = socket.create_server(("127.0.0.1", 0))
+    loader = loader_of(Noisy(16), taken.getsockname()[1])
+    with pytest.warns(UserWarning, match="cannot listen"):
+        list(loader)
+    taken.close()
+    for _ in range(3):
+        list(loader)
+        assert loader.here.relaying is None
+    monkeypatch.setattr(offloading, "now", lambda: time.monotonic() + 1e6)  # much later
+    list(loader)
+    assert loader.here.relaying is not None
+    loader.close()
+
+
 def test_workers_are_needed() -> None:
     with pytest.raises(stoker.errors.ConfigError, match="num_workers=1 or more"):
         stoker.DataLoader(Noisy(16), 4, seed=1, offload="tcp://127.0.0.1:7100")
@@ -380,6 +414,20 @@ def test_a_batch_that_its_rank_does_not_take_is_left_to_own_workers(tmp_path: Pa
         assert not seat._receive(Task(rank, 0, b"work"), Frame(Header(Word.MADE, 0, 0, len(body), 8), body))
         assert rank.works.left() == [0]
         offered.close()
+
+
+@pytest.mark.parametrize(("asked", "cores", "count"), [(None, 2.5, 2), (None, 0.5, 1), (3, 8.0, 3)])
+def test_there_is_a_worker_for_each_core_that_may_be_used(
+    asked: int | None, cores: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "usable_cores", lambda: cores)
+    assert worker._how_many(asked) == count
+
+
+@pytest.mark.parametrize("asked", [0, -1])
+def test_no_worker_at_all_is_an_error(asked: int) -> None:
+    with pytest.raises(CommandError, match="must be 1 or more"):
+        worker._how_many(asked)
 
 
 @pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5"])

@@ -6,7 +6,9 @@ from stoker.errors import ConfigError
 from stoker.wire.addresses import local_addresses, parse_addresses
 
 
-@pytest.mark.parametrize("text", ["", "a", "a:1", "a:1,a:1", "a:1,b:x", "a:1,b:99999", "a:1,:2"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a:1", "a:1,a:1", "a:1,b:x", "a:1,b:99999", "a:1,:2", "0.0.0.0:1,a:2", "[::]:1,a:2"]
+)
 def test_addresses_that_make_no_sense(text: str) -> None:
     with pytest.raises(ConfigError, match="peers"):
         parse_addresses(text)
@@ -23,3 +25,5 @@ def test_an_own_name_that_no_other_host_reaches() -> None:
     """As Debian's /etc/hosts has it: a host's own name is an address of this host alone."""
     with pytest.raises(ConfigError, match=r"localhost is (127\.0\.0\.1|::1) on this host, which the other peers"):
         local_addresses([("localhost", 7), ("192.0.2.1", 7)])
+    with pytest.raises(ConfigError, match=r"^127\.0\.0\.1 is an address of this host alone, which the other peers"):
+        local_addresses([("127.0.0.1", 7), ("192.0.2.1", 7)])

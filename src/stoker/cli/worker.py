@@ -16,6 +16,7 @@ import time
 
 from stoker.errors import CommandError
 from stoker.extras import OFFLOAD, TORCH
+from stoker.host.cores import usable_cores
 from stoker.remote.address import parse_address
 from stoker.wire.secret import shared_secret
 
@@ -36,10 +37,8 @@ def run(options: argparse.Namespace) -> int:
     TORCH.check()
     OFFLOAD.check()
     shared_secret()
-    count = options.processes or len(os.sched_getaffinity(0))
-    if count < 1:
-        raise CommandError("--processes must be 1 or more")
-    command = [sys.executable, "-P", "-m", "stoker.remote", options.address]
+    count = _how_many(options.processes)
+    command = [sys.executable, "-P", "-m", "stoker.remote", options.address, str(os.getpid())]
     signal.signal(signal.SIGTERM, _interrupt)
     workers = {subprocess.Popen(command): time.monotonic() for _ in range(count)}
     try:
@@ -59,6 +58,15 @@ def run(options: argparse.Namespace) -> int:
         for worker in workers:
             worker.wait()
     return 0
+
+
+def _how_many(asked: int | None) -> int:
+    """How many workers: as many as asked for, or one for each core that this process may use, by affinity and by quota."""
+    if asked is None:
+        return max(1, int(usable_cores()))
+    if asked < 1:
+        raise CommandError("--processes must be 1 or more")
+    return asked
 
 
 def _say_if_nobody_listens(address: tuple[str, int]) -> None:

@@ -66,6 +66,7 @@ class Ahead:
         self._line, self._meter = client.line(), meter
         self._sent = self._taken = 0
         self._is_told = False
+        self._epochs = 0
         self._numbers: list[int] = []
         """The loader's number, once the keeper knows of it."""
         logs = [] if staging.notes is None else [staging.notes.log]
@@ -90,6 +91,7 @@ class Ahead:
         if self._is_told:
             self._line.over(self._numbers[0], self._taken)
             self._is_told = False
+            self._epochs += 1
             if self._peers is not None:
                 self._say_if_peers_cannot_be_used()
         self._taken = self._sent
@@ -103,7 +105,8 @@ class Ahead:
 
     def _say_if_peers_cannot_be_used(self) -> None:
         assert self._peers is not None
-        why = trouble_with(*self._peers, is_early=now() - self._began < EARLY_S)
+        is_early = now() - self._began < EARLY_S
+        why = trouble_with(*self._peers, is_early=is_early, is_first_epoch=self._epochs < 2)
         if why is not None:
             self._peers = None
             warn(why)

@@ -30,6 +30,7 @@ from stoker.host import ranks
 from stoker.host.cores import usable_cores
 from stoker.host.sockets import take_name
 from stoker.internals.ranks import rank_and_world
+from stoker.meter import now
 from stoker.pool.serving import Duty
 from stoker.pool.work import Made
 from stoker.remote import parcel
@@ -42,6 +43,8 @@ from stoker.remote.versions import versions
 from stoker.wire.frames import PAYLOAD_LIMIT
 
 _END_S = 5.0
+_TRYING_PART = 0.02
+"""What cannot be started is tried again, but trying takes no more than this part of the time."""
 
 
 class Relaying:
@@ -75,6 +78,9 @@ class Relaying:
 _relays: "weakref.WeakValueDictionary[str, Relaying]" = weakref.WeakValueDictionary()
 """By address: the relays of this process."""
 
+_not_before: dict[tuple[str, str], float] = {}
+"""By address and job: when to try again, where no relay could be started. Epochs may be short, and each would wait."""
+
 
 def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Relaying | None:
     """The relay of a loader. None if another one serves at the address, or if it cannot be: then one line says why."""
@@ -86,6 +92,9 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
     other = _relays.get(loader.offload)
     if other is not None and other.is_there and other.size < size:
         other.close()  # of the loader for validation, perhaps, which came first
+    attempt, began = (loader.offload, job), now()
+    if began < _not_before.get(attempt, 0.0):
+        return None
     taken = take_name(f"relay {loader.offload}{_whose(loader.offload)}")
     if taken is None:
         return None  # another rank or loader of this user has it
@@ -96,6 +105,7 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
         if started is None:
             taken.close()
     if started is None:
+        _not_before[attempt] = now() + (now() - began) / _TRYING_PART
         return None
     found = _relays[loader.offload] = Relaying(job, size, started, taken)
     return found

@@ -141,6 +141,7 @@ class Abroad:
                     "is_suspect": peer.is_suspect,
                     "trouble": peer.trouble,
                     "connected": peer.connected,
+                    "in_vain": stats.in_vain[name],
                 }
                 for name, peer in stats.peers.items()
             }

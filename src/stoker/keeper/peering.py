@@ -46,6 +46,8 @@ class PeeringStats:
     given: int
     """Items that this host gave to others."""
     given_bytes: int
+    in_vain: dict[str, int]
+    """Items that each was asked for and has not, where it has told of some: its files may not be the same."""
 
 
 class PeeringWatcher(Protocol):
@@ -66,6 +68,8 @@ class _Neighbour:
         self.connections_seen = 0
         self.held: dict[bytes, bool] = {}
         """Names to be told: whether each is held, or has gone."""
+        self.in_vain, self.has_told = 0, False
+        """Items that it was asked for and has not, and whether it has ever told of any."""
         self.heard: list[Told] | None = None
         """What it says while it is asked for everything: that is newer than the answer."""
 
@@ -192,7 +196,10 @@ class Peering:
                 answered += is_answered and not answer.later and not answer.damaged
             if is_answered:
                 gone = [keys[positions[place]][:KEY_BYTES] for place in absent if result[positions[place]] is None]
+                neighbour = self._neighbours[host]
                 with self._lock:
+                    neighbour.in_vain += len(gone)
+                    neighbour.has_told = neighbour.has_told or self._directory.count(host) > 0
                     self._directory.told(host, [], gone)
         return answered
 
@@ -322,7 +329,11 @@ class Peering:
         peers = {name: neighbour.peer.stats() for name, neighbour in zip(names, self._neighbours, strict=True)}
         with self._lock:
             held = {name: self._directory.count(host) for host, name in enumerate(names)}
-        return PeeringStats(self.address, peers, held, served.given, served.sent_bytes)
+            in_vain = {
+                name: neighbour.in_vain if neighbour.has_told else 0
+                for name, neighbour in zip(names, self._neighbours, strict=True)
+            }
+        return PeeringStats(self.address, peers, held, served.given, served.sent_bytes, in_vain)
 
     def close(self) -> None:
         """Leave the others."""

@@ -58,6 +58,8 @@ class PeerView:
     trouble: str
     connected: int = 0
     """How often a connection was made."""
+    in_vain: int = 0
+    """Items that it was asked for and has not, although it holds some."""
     among: str = ""
     """How its peers are named."""
 
@@ -103,11 +105,12 @@ def _view(state: dict[str, Any]) -> KeeperView:
     return KeeperView(state["pid"], state["readers"], state["moved"], queues, moves, peers, troubles, addresses)
 
 
-def trouble_with(peers: str, folder: str, *, is_early: bool) -> str | None:
+def trouble_with(peers: str, folder: str, *, is_early: bool, is_first_epoch: bool = True) -> str | None:
     """What is in the way of asking other hosts, in words; None if nothing is.
 
     A host that has not been reached yet may still start: that is said when it is no longer early. Of hosts that find each
-    other, some may have left their addresses and gone.
+    other, some may have left their addresses and gone. A host that was asked for much and gave nothing has other files,
+    unless it is still replacing what it held from before: that takes the first epoch.
     """
     seen = keepers()
     why = next((why for keeper in seen for *whose, why in keeper.troubles if tuple(whose) == (peers, folder)), None)
@@ -116,6 +119,16 @@ def trouble_with(peers: str, folder: str, *, is_early: bool) -> str | None:
     hosts = [peer for keeper in seen for peer in keeper.peers if peer.among == peers]
     away = [peer for peer in hosts if not peer.connected and peer.trouble]
     is_found = peers.startswith("auto ")
-    if is_early or not away or (is_found and len(away) < len(hosts)):
+    if is_found and len(away) < len(hosts):
+        away = []
+    unlike = [] if is_first_epoch else [peer for peer in hosts if peer.in_vain >= _MUCH and not peer.given]
+    reasons = [(peer.name, peer.trouble) for peer in away] + [(peer.name, _UNLIKE) for peer in unlike]
+    if is_early or not reasons:
         return None
-    return "; ".join(f"what {peer.name} holds comes from storage: {peer.trouble}" for peer in away)
+    return "; ".join(f"what {name} holds comes from storage: {reason}" for name, reason in reasons)
+
+
+_MUCH = 16
+_UNLIKE = (
+    "its files are not the same by path below the dataset's folder, size and time of modification (rsync -t keeps times)"
+)

@@ -1,6 +1,7 @@
-"""One worker process on another host: `python -m stoker.remote tcp://HOST:PORT`. `stoker worker` starts them.
+"""One worker process on another host: `python -m stoker.remote tcp://HOST:PORT PARENT`. `stoker worker` starts them.
 
-With `--told` its parent tells it the secret of one run on standard input, in a document (`remote/tending`).
+It ends with its parent, which says its number: it may have gone before that could be noticed. With `--told` instead, the
+parent tells its number and the secret of one run on standard input, in a document (`remote/tending`).
 """
 
 import contextlib
@@ -22,11 +23,16 @@ _PATIENCE_S = 60.0
 
 
 def _told_secret() -> bytes:
-    """The secret that the parent tells. Ends this process if the parent had gone before it could be noticed."""
+    """The secret that the parent tells."""
     told = json.loads(sys.stdin.readline())
-    if os.getppid() != told["parent"]:
-        sys.exit()
+    _end_without(told["parent"])
     return str(told["secret"]).encode()
+
+
+def _end_without(parent: int) -> None:
+    """End this process if its parent had gone before it could be noticed."""
+    if os.getppid() != parent:
+        sys.exit()
 
 
 if __name__ == "__main__":
@@ -36,6 +42,7 @@ if __name__ == "__main__":
             if "--told" in sys.argv:
                 main(parse_address(sys.argv[1]), _told_secret(), _PATIENCE_S)
             else:
+                _end_without(int(sys.argv[2]))
                 main(parse_address(sys.argv[1]), shared_secret())
     except StokerError as error:
         print(f"stoker: {error}", file=sys.stderr)

@@ -17,7 +17,9 @@ def parse_addresses(text: str, least: int = 2) -> list[Address]:
         host, colon, port = part.strip().rpartition(":")
         if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
             raise ConfigError(f"peers are named as HOST:PORT,HOST:PORT, not {part.strip()!r}")
-        found.append((host.strip("[]"), int(port)))
+        if (host := host.strip("[]")) in ("0.0.0.0", "::"):
+            raise ConfigError(f"peers are named by the addresses that others dial, and {host} is none")
+        found.append((host, int(port)))
     if len(set(found)) < max(least, len(found)):
         raise ConfigError(f"peers={text!r} must name every host once, this one among them, and so at least two")
     return found
@@ -31,9 +33,8 @@ def local_addresses(addresses: Sequence[Address]) -> list[Address]:
         raise ConfigError(f"this host is not among the peers {names}: name each by an address that it has")
     if len(found) < len(addresses) and all(_is_loopback(host) for host, _ in found):
         name, place = found[0][0], _places(found[0][0])[0]
-        raise ConfigError(
-            f"{name} is {place} on this host, which the other peers cannot reach: name it by an address of its network"
-        )
+        what = f"{name} is an address of this host alone" if name == place else f"{name} is {place} on this host"
+        raise ConfigError(f"{what}, which the other peers cannot reach: name it by an address of its network")
     return found
 
 
