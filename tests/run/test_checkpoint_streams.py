@@ -65,3 +65,17 @@ def test_large_states_are_saved_as_they_are(workers: int, starter: Starter, tmp_
     script.check_restarts("epoch 1 batch 5")
     manifests = list(script.checkpoints.glob("*-*.json"))
     assert manifests and all(path.stat().st_size < 70000 for path in manifests)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_finished_run_leaves_a_last_checkpoint_and_goes_on_with_more_to_do(
+    workers: int, starter: Starter, tmp_path: Path
+) -> None:
+    text = STREAM.replace("60 // step", "50 // step").replace("3, len(sys.argv) > 2)", "int(sys.argv[2]), False)")
+    whole = Script(starter, tmp_path, text, workers, 3).plain().losses
+    script = Script(starter, tmp_path, text, workers)
+    ended = script.start(more=("2",))
+    assert ended.losses == whole[:20]
+    assert any("the last of step 20" in line for line in ended.ours)  # which is none of every third
+    assert "this run is finished" in script.start(more=("2",)).lines[0]
+    assert script.start(more=("3",)).since_restored == whole[20:]

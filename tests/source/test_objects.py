@@ -19,6 +19,8 @@ from stoker.errors import ConfigError, SampleNotFound, SourceError
 from stoker.host import process
 from stoker.source import getting
 from stoker.source.files import Files
+from stoker.source.objects import Objects
+from stoker.source.opening import open_stored
 from stoker.source.tar import members
 from stoker.source.tar_objects import TarObjects
 from stoker.testing import SourceContract
@@ -126,6 +128,7 @@ def test_patterns_lists_and_file_addresses(server, tmp_path):
     assert read(f"file://{tmp_path}/with%20space") == [b"1"]
     for wrong, named in {
         "s3://bucket/none/": "no objects in s3://bucket/none/",
+        "s3://bucket/data/a/0.bin": "a single object is given in a list",
         "s3://bucket/data/*.jpg": "no objects match",
         "s3://other/data/": "NoSuchBucket",
         "ftp://host/x": "known are",
@@ -187,6 +190,29 @@ def test_without_credentials_the_error_says_what_to_set(server, monkeypatch):
     getting._close()
     getting._getter = None  # a process has the environment of its start
     assert len(open_source("s3://bucket/data/")) == 8
+
+
+@pytest.mark.parametrize(
+    ("said", "setting"),
+    [
+        ("Error performing GET http://169.254.169.254/computeMetadata/v1/instance/token", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("Error performing GET http://169.254.169.254/metadata/identity/oauth2/token", "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("Generic MicrosoftAzure error: Account must be specified", "AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_other_stores_say_what_to_set_too(said, setting):
+    code = f"from stoker.source.stores import _answer; print(_answer(ValueError({said!r})).text)"
+    asked = [sys.executable, "-c", code]  # which loads obstore: not in a process that forks workers
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert said.startswith(f"no credentials were found: set {setting}")
+
+
+@pytest.mark.parametrize("where", ["s3://bucket/t/1.parquet", "s3://bucket/t/", "s3://bucket/t/*.parquet"])
+def test_tables_in_a_store_are_not_taken_for_samples(server, where):
+    server.objects |= {"t/1.parquet": b"PAR1", "t/2.parquet": b"PAR1"}
+    with pytest.raises(ConfigError, match=r"s3://bucket/t/.*\.parquet is a table, and rows are read from files"):
+        open_source(where)
+    assert len(Objects("s3://bucket/t/")) == len(open_stored("s3://bucket/t/")) == len(open_stored("s3://bucket/t/*")) == 2
 
 
 def test_a_profile_of_boto3_is_used(server, monkeypatch, tmp_path):

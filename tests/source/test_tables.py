@@ -1,4 +1,6 @@
 import multiprocessing
+import os
+import pickle
 
 import datasets
 import numpy as np
@@ -161,3 +163,26 @@ def test_where_not_all_groups_can_stay_those_that_came_first_do(tmp_path, monkey
         assert len(source._held.get()._held) <= 12
         assert read == [*range(20)] if epoch == 0 else len(read) <= 13
         read.clear()
+
+
+@pytest.mark.parametrize("keep", ["1GB", 1])
+def test_a_table_that_changes_is_an_error_and_never_other_rows(parquet, keep):
+    source = Tables(parquet, "text", keep=keep)
+    version, first = source.version(0), bytes(source.read([1])[0])
+    os.link(parquet, parquet.with_name("link"))  # its rows are the same
+    assert bytes(source.read([40])[0]) == TEXTS[40]
+    pq.write_table(table(TEXTS[::-1]), parquet.with_name("new"), row_group_size=16)
+    os.replace(parquet.with_name("new"), parquet)
+    with pytest.raises(SourceError, match=r"rows\.parquet was changed since it was opened"):
+        source.read([99])
+    with pytest.raises(SourceError, match="was changed since it was opened"):
+        pickle.loads(pickle.dumps(source)).read([1])
+    assert source.version(0) == version != Tables(parquet, "text").version(0)  # no cache has these rows for the new ones
+    assert first == TEXTS[1]
+
+
+@pytest.mark.parametrize(("name", "said"), [("state.json", "{}"), ("state.json", "7"), ("dataset_dict.json", "no JSON")])
+def test_a_note_that_is_not_of_hugging_face_is_named(tmp_path, name, said):
+    (tmp_path / name).write_text(said)
+    with pytest.raises(ConfigError, match=rf"{name} is none that `datasets` writes"):
+        open_source(tmp_path)

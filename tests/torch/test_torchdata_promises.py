@@ -236,9 +236,10 @@ def test_without_order_ours_resumes_though_torchdata_promises_nothing() -> None:
     assert sorted(listed(batch) for batch in other) == sorted(expected)
 
 
-def test_ours_refuses_an_empty_state() -> None:
+@pytest.mark.parametrize("state", [{}, None, [1]])
+def test_ours_refuses_a_state_that_is_none(state: Any) -> None:
     with pytest.raises(ConfigError, match="not the state"):
-        stoker.DataLoader(Items(4)).load_state_dict({})
+        stoker.DataLoader(Items(4)).load_state_dict(state)
 
 
 def test_ours_starts_no_workers_to_tell_a_state() -> None:

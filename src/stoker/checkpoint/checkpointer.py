@@ -192,6 +192,13 @@ class Checkpointer:
         if stop:
             self._end_preempted()
 
+    def save_last(self) -> None:
+        """Take a checkpoint of the last iteration, which is done, unless there is one of it: no other follows."""
+        self._wait_saved()
+        if self._is_open and self._saving.durable != self._step:
+            self._is_possible = True
+            self._checkpoint(wait=True, kept=False)
+
     def save_instead(self, **stateful: Any) -> None:
         """From the next checkpoint on, save these objects instead."""
         self._stateful = stateful

@@ -1,6 +1,6 @@
 """`stoker cache pull`: fill the cache before a job needs it.
 
-What is cached, and under which names, is as a `stoker.Dataset` of the same source has it.
+What is cached, and under which names, is as a `stoker.Dataset` or a mounted folder of the same address has it.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from typing import Any
 
 from stoker.errors import CommandError
 from stoker.extras import TORCH
-from stoker.source.opening import open_source
+from stoker.source.opening import open_stored
 from stoker.source.reading import Named
 from stoker.units import format_bytes, parse_bytes, parse_place
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     TORCH.check()
     from stoker.tensor.dataset import Dataset
 
-    source = open_source(options.url)
+    source = open_stored(options.url)
     if not isinstance(source, Named):
         raise CommandError(f"samples of {options.url} have no names that other processes know")
     samples = len(source)

@@ -182,9 +182,16 @@ class Progress:
             del resume["streams"]  # states of others belong to another batch: these are passed by count
 
 
+def check_kind(state: Any) -> None:
+    """Refuse what is no state of any loader."""
+    if not isinstance(state, dict):
+        raise ConfigError(f"this is not the state of a loader, which is a dict: {state!r:.100}")
+
+
 def check_state(state: Any, order: dict[str, Any]) -> None:
     """Refuse a state that does not belong to this loader, and say what differs."""
-    if not isinstance(state, dict) or "version" not in state or "order" not in state:
+    check_kind(state)
+    if "version" not in state or "order" not in state:
         raise ConfigError("this is not the state of a stoker.DataLoader: it has no version and no order")
     if state["version"] != 1:
         raise ConfigError(f"the loader's state has version {state['version']!r}; this is stoker for version 1")

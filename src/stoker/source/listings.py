@@ -177,7 +177,7 @@ def _in_order(address: Address, found: list[ListedObject]) -> list[ListedObject]
     markers = {place for place in above for place in _with_parents(place)}
     rows = [row for row in rows if row[3].size != _MARKER or row[3].key[len(folder) :] not in markers]
     if not rows:
-        raise ConfigError(f"no objects in {address} (hidden ones do not count)")
+        raise ConfigError(f"no objects in {address} (hidden ones do not count; a single object is given in a list)")
     rows.sort(key=lambda row: row[:3])
     return [row[3] for row in rows]
 

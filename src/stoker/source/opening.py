@@ -55,6 +55,12 @@ def open_source(where: Source | PathLike | Sequence[PathLike]) -> Source:
     return _open_files([path for entry in entries for path in _each(entry)])
 
 
+def open_stored(where: str) -> Source:
+    """As `open_source`, but a table in a store is one sample, as it is one file of a mounted folder."""
+    is_in_a_store = scheme_of(where) not in (None, "file")
+    return _open_objects(expand_braces(where), are_tables_whole=True) if is_in_a_store else open_source(where)
+
+
 def _open_tables(paths: list[str]) -> Source:
     from stoker.source.tables import Tables  # which needs PyArrow
 
@@ -105,9 +111,11 @@ def _of_file_address(where: str) -> str:
     return local_path(where) if scheme_of(where) == "file" else where
 
 
-def _open_objects(addresses: list[str]) -> Source:
+def _open_objects(addresses: list[str], *, are_tables_whole: bool = False) -> Source:
     """Objects by address, folder or pattern. Shards are those that are named so."""
     named = [parse(each) for each in addresses]
+    if not are_tables_whole:
+        _refuse_tables([str(each) for each in named])
     shards = [each for each in named if _SHARD.fullmatch(each.key)]
     if len(shards) == len(named):
         return TarObjects(
@@ -120,12 +128,14 @@ def _open_objects(addresses: list[str]) -> Source:
         )
     if len(named) > 1:
         return Objects(addresses)
-    return _shards_or_objects(Objects(addresses[0]))
+    return _shards_or_objects(Objects(addresses[0]), are_tables_whole=are_tables_whole)
 
 
-def _shards_or_objects(objects: Objects) -> Source:
+def _shards_or_objects(objects: Objects, *, are_tables_whole: bool) -> Source:
     """What lies in a folder may be shards."""
     addresses = [objects.address(number) for number in range(len(objects))] if objects.classes is None else []
+    if not are_tables_whole:
+        _refuse_tables(addresses)
     shards = [each for each in addresses if _SHARD.fullmatch(each)]
     if not shards:
         return objects
@@ -136,6 +146,16 @@ def _shards_or_objects(objects: Objects) -> Source:
             f" the shards, or {_EACH_OBJECT}"
         )
     return TarObjects(shards)
+
+
+def _refuse_tables(addresses: list[str]) -> None:
+    """A whole table as one sample is hardly meant, and its rows are read from files alone."""
+    table = next((each for each in addresses if _TABLE.fullmatch(each)), None)
+    if table is not None:
+        raise ConfigError(
+            f"{table} is a table, and rows are read from files of this host alone: copy it, or mount its folder"
+            f" (stoker run --mount); or {_EACH_OBJECT}"
+        )
 
 
 def _open_files(paths: list[str]) -> Source:

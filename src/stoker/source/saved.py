@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 from stoker.errors import ConfigError
 
@@ -12,11 +13,24 @@ def hf_files(folder: str) -> list[str]:
     """The files of a dataset that `datasets` has saved in a folder."""
     state = os.path.join(folder, _STATE)
     if not os.path.exists(state):
-        with open(os.path.join(folder, _SPLITS), encoding="utf-8") as file:
-            splits = json.load(file)["splits"]
+        splits = _said(os.path.join(folder, _SPLITS), "splits")["splits"]
         raise ConfigError(f"{folder} has the splits {', '.join(splits)}: give one, as {os.path.join(folder, splits[0])!r}")
-    with open(state, encoding="utf-8") as file:
-        said = json.load(file)
+    said = _said(state, "_data_files")
     if said.get("_indices_data_files"):
         raise ConfigError(f"{folder} was saved as a selection of rows: save it after `flatten_indices()`")
     return [os.path.join(folder, each["filename"]) for each in said["_data_files"]]
+
+
+def _said(path: str, name: str) -> dict[str, Any]:
+    """What is written in a note, which has something under this name."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            said: dict[str, Any] = json.load(file)
+        if said[name]:
+            return said
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    raise ConfigError(
+        f"{path} is none that `datasets` writes beside the tables that it saves: rename it if it is your own,"
+        " or save the dataset anew"
+    )

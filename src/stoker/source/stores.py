@@ -31,6 +31,14 @@ _RETRIES: Any = {
     "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=15), "base": 2},
 }
 _SIGNED_BY = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+_MISSING = {
+    "/latest/": "AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
+    " or AWS_SKIP_SIGNATURE=true for a public bucket",
+    "/computeMetadata/": "GOOGLE_APPLICATION_CREDENTIALS to the path of a key file",
+    "/metadata/identity/": "AZURE_STORAGE_ACCOUNT_KEY",
+    "Account must be specified": "AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY",
+}
+"""What helps, by what an error holds if nothing was set: the machine itself was asked, which in that cloud would know."""
 _LONGEST = 500  # letters of an error
 _PART = re.compile(r"<(Code|Message)>([^<]+)</")
 
@@ -132,11 +140,9 @@ def _answer(error: Exception) -> Answer:
 def _in_words(text: str) -> str:
     """What the store said, in one line."""
     said = dict(_PART.findall(text))
-    if "/latest/" in text:  # it asked the machine itself, as a machine in that cloud would know
-        return (
-            "no credentials were found: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
-            " or AWS_SKIP_SIGNATURE=true for a public bucket"
-        )
+    for sign, settings in _MISSING.items():
+        if sign in text:
+            return f"no credentials were found: set {settings}"
     if said:
         return ": ".join(part.strip().rstrip(".") for part in (said.get("Code"), said.get("Message")) if part)
     return " ".join(text.partition("Debug source")[0].split())[:_LONGEST]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, SourceError
 from stoker.extras import TABLES
 from stoker.memory import Bytes
 from stoker.source.files import file_version, range_key
@@ -34,6 +34,8 @@ from stoker.units import parse_bytes
 if TYPE_CHECKING:
     from stoker.source.table_files import TableFile
 
+_OF_CONTENT = 24
+"""Bytes of a version that are about the file's content."""
 _AHEAD = 3
 """Groups that are read ahead, with the one whose rows are used."""
 _PASSING = _AHEAD + 1
@@ -54,20 +56,22 @@ class Tables:
         self.column = column
         self.name = common_folder(self.paths).rstrip("/") or "/"
         self._groups: list[tuple[int, int]] = []
+        self._versions: list[bytes] = []
         rows: list[int] = []
         for number, path in enumerate(self.paths):
             if not os.path.isfile(path):
                 raise ConfigError(f"there is no table {path}" + (": it is a folder" if os.path.isdir(path) else ""))
+            self._versions.append(file_version(os.stat(path)))
             file = table_files.TableFile(path)
             if column is not None:
                 table_files.check_column(path, file.schema, column)
             self._groups += [(number, group) for group, _ in enumerate(file.rows())]
             rows += file.rows()
         self._firsts = np.array([0, *itertools.accumulate(rows)], np.int64)
-        self._versions = [file_version(os.stat(path)) for path in self.paths]
         if not len(self):
             raise ConfigError(f"no rows in {self.paths[0]}" + (" and others" if len(self.paths) > 1 else ""))
-        self._held = PerProcess(partial(_Held, self.paths, self._groups, self._firsts, column, parse_bytes(keep, "keep")))
+        files = list(zip(self.paths, self._versions, strict=True))
+        self._held = PerProcess(partial(_Held, files, self._groups, self._firsts, column, parse_bytes(keep, "keep")))
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
@@ -84,10 +88,9 @@ class Tables:
         return range_key(f"{path}\0{self.column or ''}", self._groups[group][1], place)
 
     def version(self, number: int) -> bytes:
-        """The version of the file as it is now."""
+        """Of the file as it was opened: what is read of another one is an error."""
         checked((number,), len(self))
-        path = self.paths[self._groups[self._place(number)[0]][0]]
-        return file_version(retried(partial(os.stat, path), path))
+        return self._versions[self._groups[self._place(number)[0]][0]]
 
     def read(self, ids: Sequence[int]) -> list[Bytes]:
         """Views of the groups that the rows are in."""
@@ -157,13 +160,13 @@ class _Held:
 
     def __init__(
         self,
-        paths: list[str],
+        files: list[tuple[str, bytes]],
         groups: list[tuple[int, int]],
         firsts: NDArray[np.int64],
         column: str | None,
         most_bytes: int,
     ) -> None:
-        self._paths, self._groups, self._firsts = paths, groups, firsts
+        self._named, self._groups, self._firsts = files, groups, firsts
         self._column, self._most_bytes = column, most_bytes
         self.starts = self.ends = np.empty(0, np.int64)
         """Where each row's value lies in its group, for the groups that came."""
@@ -220,10 +223,13 @@ class _Held:
         from stoker.source.table_files import TableFile, values_of
 
         file_number, place = self._groups[number]
+        path, version = self._named[file_number]
         with self._lock:
             file = self._files.get(file_number)
         if file is None:
-            file = self._files.setdefault(file_number, TableFile(self._paths[file_number]))
+            file = self._files.setdefault(file_number, TableFile(path))
+        if not _is_same(retried(partial(os.stat, path), path), version):
+            raise SourceError(f"the table {path} was changed since it was opened: open the source anew")
         column = self._column
         batch = file.group(place, None if column is None else [column.split(".")[0]])
         if column is None:
@@ -254,6 +260,11 @@ class _Held:
                 self._bring(number, self._coming[number])
             except Exception:  # the one who asks for it reads it again, and raises
                 continue
+
+
+def _is_same(status: os.stat_result, version: bytes) -> bool:
+    """Whether a file is the one of a version, by size, time and inode. A new link or other permissions change no row."""
+    return file_version(status)[:_OF_CONTENT] == version[:_OF_CONTENT]
 
 
 def _in_large_pages(content: memoryview) -> memoryview:

@@ -17,7 +17,7 @@ from stoker.errors import ConfigError
 from stoker.feed.foretold import obstacle_to_reuse
 from stoker.feed.hooks import HOOKS
 from stoker.feed.options import Options, is_enabled, is_wanted
-from stoker.feed.progress import Progress, Route, TorchRoute
+from stoker.feed.progress import Progress, Route, TorchRoute, check_kind
 from stoker.feed.resuming import NOTHING, checked_interval, is_torchdatas, resuming_of
 from stoker.internals import expected
 from stoker.meter import LoaderStats, Meter
@@ -243,6 +243,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state at the next `iter()`. A state of another dataset, order or version is refused."""
+        check_kind(state)
         if state.get("_num_yielded") and is_wanted() and expected.difference() is not None:
             expected.refuse("going on from the middle of an epoch", "or begin the epoch anew")
         if not self._by_position and is_enabled():

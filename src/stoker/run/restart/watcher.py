@@ -284,13 +284,19 @@ class Watcher:
 
     def _take_last(self, checkpointer: Checkpointer) -> None:
         """A script that comes to its end between epochs leaves a checkpoint of that. Ranks could not agree on it now."""
-        if self._ended is None or self._updates.is_over or self._loaders.obstacle() or not checkpointer.is_alone:
+        if self._ended is None or self._loaders.obstacle() or not checkpointer.is_alone:
             return
         updates, versions = self._seen
         if updates == self._updates.number and versions != self._parts.versions():
             return  # the best weights were loaded for a test, say: the checkpoint before is nearer to the last update
-        self._updates.is_over = True
-        self._step(take=True)
+        if not self._updates.is_over:
+            self._updates.is_over = True
+            self._step(take=True)
+            return
+        try:  # the length of the epoch is not known, so the request at its end has counted the iteration
+            checkpointer.save_last()
+        except StokerError as error:
+            refuse(str(error))
 
 
 class _Place:
