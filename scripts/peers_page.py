@@ -50,8 +50,9 @@ Every contender has an environment of its own with pinned versions, two workers,
 advises. All make samples with the same code, but for DALI, which has decoders of its own. They take turns, round by round,
 and a ratio is of two that ran within seconds.
 
-**How to read the first two columns**: 2.0 and "1.9 to 2.2" mean that Stoker gave twice as many samples per second,
-at least 1.9 and at most 2.2 times as many in one of {rounds} rounds. A contender that is ahead stands first, with a word on why.
+**How to read the first two columns**: 2.0 and "1.9 to 2.2" mean that Stoker gave twice as many samples per second, and
+in one of {rounds} rounds at least 1.9 and at most 2.2 times as many. A contender that is
+ahead stands first, with the reason.
 
 ![How many times as many samples Stoker gives](pictures/peers-compared.svg)
 """
