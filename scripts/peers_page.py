@@ -50,8 +50,9 @@ Every contender has an environment of its own with pinned versions, two workers,
 advises. All make samples with the same code, but for DALI, which has decoders of its own. They take turns, round by round,
 and a ratio is of two that ran within seconds.
 
-**Read the first columns so**: Stoker gives 2.0 times as many samples per second, between 1.9 and 2.2 in {rounds} rounds. A
-contender that is ahead stands first, with a word on why.
+**How to read the first two columns**: 2.0 and "1.9 to 2.2" mean that Stoker gave twice as many samples per second, and
+in one of {rounds} rounds at least 1.9 and at most 2.2 times as many. A contender that is
+ahead stands first, with the reason.
 
 ![How many times as many samples Stoker gives](pictures/peers-compared.svg)
 """
@@ -132,11 +133,12 @@ def main(*paths: str) -> None:
         text += "".join(f"\n{TITLES[row['contender']]} did not run: {row['failed']}.\n" for row in some if row["failed"])
     differ = [f"{TITLES[row['contender']]} ({row['workload']})" for row in rows if not row["same"] and not row["failed"]]
     inexact = [f"{TITLES[row['contender']]} ({row['workload']})" for row in rows if row.get("exact") is False]
+    missing = [title for title in WORKLOADS.values() if title not in bars]
     text += _ahead(ours, [row for row in others.values() if "ratio" in row])
     text += TAIL.format(
         differ=f", but for {', '.join(differ)}" if differ else ", with the same bytes where nothing is drawn at random",
-        again=f"Of a later run, beside Stoker alone: {', '.join(sorted(again))}.\n\n" if again else "",
-        missing="".join(f"Not in these lines: {title}.\n\n" for title in WORKLOADS.values() if title not in bars),
+        again=f"Measured again later, in turns with Stoker alone: {', '.join(sorted(again))}.\n\n" if again else "",
+        missing=f"Not measured on this machine so far: {'; '.join(missing)}.\n\n" if missing else "",
         inexact=f", but for {', '.join(inexact)}" if inexact else "",
         versions="\n".join(f"- {TITLES[name]}: {', '.join(pins) or 'of this environment'}" for name, pins in PINS.items()),
     )

@@ -29,7 +29,15 @@ PICTURES = {
         [
             "rank 1: its queue is full|a worker has nothing to do",
             "takes an order of rank 0",
-            "rank 0: gets its batch sooner|bit for bit the same",
+            "rank 0 gets its batch|sooner, and bit for bit the same",
+        ],
+    ],
+    "readers": [
+        [
+            "queued batches|of all ranks and jobs",
+            "readers|one process for the whole host",
+            "cache, or staging|before a worker asks",
+            "workers|prepare, and wait for no read",
         ],
     ],
     "peers": [
@@ -43,10 +51,18 @@ PICTURES = {
             "batches|back into slots",
         ],
     ],
+    "prep": [
+        [
+            "a worker|reads, draws random numbers",
+            "file and notes|crop, resize, flip, normalize",
+            "the GPU|decodes, and does what is noted",
+            "your loop|its batch is on the GPU",
+        ],
+    ],
     "checkpoint": [
         [
             "optimizer.step()",
-            "copy|beside the next forward and backward",
+            "a copy|beside forward and backward",
             "a process of its own|writes, reads back, renames",
         ],
         ["killed at any moment", "the newest that is whole", "goes on|in the middle of an epoch"],

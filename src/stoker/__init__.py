@@ -80,7 +80,10 @@ def __getattr__(name: str) -> object:
         try:
             value = getattr(import_module(_HOMES[name]), name)
         except ModuleNotFoundError as error:
-            raise _hint(name, error) from error
+            hint = _hint(name, error)
+            if hint is None:
+                raise
+            raise hint from None  # it says all: a traceback before it would hide it
     else:
         raise AttributeError(f"module 'stoker' has no attribute {name!r}")
     globals()[name] = value
@@ -97,14 +100,14 @@ def _version() -> str:
         return "0+unknown"
 
 
-def _hint(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The same error, in words that say what to install, if an optional package is missing."""
+def _hint(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError | None:
+    """The same error in words that say what to install, if an optional package is missing."""
     from stoker.extras import EXTRAS
 
     for extra in EXTRAS:
         if error.name in extra.modules:
             return ModuleNotFoundError(f"stoker.{name} needs {extra.called}: {extra.command}", name=error.name)
-    return error
+    return None
 
 
 def __dir__() -> list[str]:

@@ -100,9 +100,11 @@ def test_a_loader_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_without_torch_a_name_says_what_to_install(name: str, tmp_path: Path) -> None:
     code = f"import stoker; print('imported'); from stoker import {name}"
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(names={"torch"}))
+    path = os.pathsep.join([str(tmp_path), str(Path(stoker.__file__).parents[1])])
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
     )
     assert done.stdout == "imported\n"
+    assert done.stderr.count("Traceback") == 1
     last = done.stderr.splitlines()[-1]
     assert last == f"ModuleNotFoundError: stoker.{name} needs PyTorch: pip install 'stoker[torch]'"

@@ -57,3 +57,25 @@ def test_bash_completes(tmp_path: Path) -> None:
     assert completed(script, "stoker run --ranks ") == ["shared"]
     assert completed(script, "stoker run ") == []  # files, by bash itself
     assert told("--completion", "zsh").endswith(script.read_text())
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "message"),
+    [
+        ("top --every 0", "stoker top", "unrecognized arguments: --every 0"),
+        ("cache ls --sise 3", "stoker cache ls", "unrecognized arguments: --sise 3"),
+        ("cache", "stoker cache", "required: ACTION (one of ls, "),
+        ("plan profile.json --gpus two", "stoker plan", "argument --gpus: a whole number, not 'two'"),
+        ("analyze --fail-above ten train.py", "stoker analyze", "argument --fail-above: a number, not 'ten'"),
+        ("--nothing", "stoker", "unrecognized arguments: --nothing"),
+    ],
+)
+def test_wrong_use_has_the_usage_of_its_command(
+    words: str, usage: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        stoker.cli.main(words.split())
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: {usage} [")
+    assert message in said

@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -66,3 +67,13 @@ def test_rooms_are_those_of_the_contract() -> None:
     assert set().union(*floors) <= set(named)
     inside = {path.stem for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"} - {"__init__", "__main__"}
     assert {name for name in inside if not name.startswith("__") and name != "py"} == set().union(*floors)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    named = Counter(
+        each.name
+        for path in SOURCE.rglob("*.py")
+        for each in ast.parse(path.read_text()).body
+        if isinstance(each, ast.ClassDef) and not each.name.startswith("_")
+    )
+    assert [name for name, number in named.items() if number > 1] == []

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -75,16 +76,17 @@ def test_runs_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         return str((tmp_path / "docs" / "peers-compared.md").read_text())
 
     text = page("2026-01-02 03:04:05", line("stoker", 1.0), line("torch", 1.2), line("dali", 1.3))
-    assert "Not in these lines: FLAC" in text
+    assert re.search(r"^Not measured on this machine so far: 3 KB samples.*; FLAC.*; JSON lines.*\.$", text, re.MULTILINE)
     heard = [row | {"workload": "audio"} for row in (line("stoker", 1.0), line("torch", 2.0))]
     text = page("2026-01-03 00:00:00", *heard)  # another workload is added
     assert "Measured on 2026-01-02 and 2026-01-03" in text
-    assert "Not in these lines: FLAC" not in text
+    assert "so far: 3 KB samples" in text
+    assert "; FLAC" not in text
     assert "| DALI on CPU | 1.30 |" in text
     text = page("2026-01-04 00:00:00", line("stoker", 1.0), line("dali", 1.5))  # one contender of a table
     assert "| torch DataLoader | 1.20 |" in text
     assert "| DALI on CPU | 1.50 |" in text
-    assert "Of a later run, beside Stoker alone: DALI on CPU (jpeg)." in text
+    assert "Measured again later, in turns with Stoker alone: DALI on CPU (jpeg)." in text
     text = page("2026-01-05 00:00:00", *(line(name, 1.7) for name in ("stoker", "torch", "dali")))  # a whole table
     assert "1.20" not in text
-    assert "Of a later run" not in text
+    assert "Measured again" not in text

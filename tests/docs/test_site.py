@@ -64,6 +64,35 @@ def test_pages_fit_a_phone_and_go_by_keyboard(site: Path) -> None:
     assert {outline for _, outline in seen} == {"solid"}
 
 
+def test_words_of_a_picture_stay_in_their_boxes() -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        assert "CI" not in os.environ
+        pytest.skip("no browser")
+    outside = """() => {
+        const boxes = [...document.querySelectorAll("rect[stroke]")].map((one) => one.getBBox());
+        const inside = (text, box) => text.x >= box.x && text.x + text.width <= box.x + box.width && text.y >= box.y
+            && text.y + text.height <= box.y + box.height;
+        return [...document.querySelectorAll("text")].filter((one) => !boxes.some((box) => inside(one.getBBox(), box)))
+            .map((one) => one.textContent);
+    }"""
+    pictures = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=browser, args=["--no-sandbox", "--disable-dev-shm-usage"], timeout=HANG_S * 1000
+        )
+        page = started.new_page()
+        page.set_default_timeout(HANG_S * 1000)
+        found = {}
+        for picture in pictures:
+            page.goto(picture.as_uri())
+            if page.locator("rect[stroke]").count():  # of boxes: the other one is a chart
+                found[picture.stem] = page.evaluate(outside)
+        started.close()
+    assert len(found) > 10
+    assert {name: words for name, words in found.items() if words} == {}
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in ROOT.glob("*.md")))
 def test_links_beside_the_site_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text())

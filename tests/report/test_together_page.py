@@ -1,7 +1,9 @@
 """The page of jobs that run together, in a real browser: the curve, the slider, and what happened."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -52,6 +54,16 @@ def visit(browser: Browser, tmp_path: Path) -> Iterator[Any]:
 
 def shown(visit: Visit, identity: str) -> str:
     return str(visit.ask(f"() => document.getElementById('{identity}').textContent"))
+
+
+def test_axes_have_round_numbers_and_the_page_says_when_and_where(visit: Any) -> None:
+    seen = visit(page_of(planned("large", "small")))
+    numbers = "(chart) => [...document.querySelectorAll(`#${chart} text`)].map((one) => one.textContent)"
+    curve, progress = (seen.page.evaluate(numbers, chart) for chart in ("chart-curve", "chart-progress"))
+    assert curve == ["-100", "-50", "0", "50", "100", "100", "110", "120", "130"]
+    assert progress == ["0", "25", "50", "75", "100", "0", "0.25", "0.5", "0.75", "1"]
+    last = seen.ask("() => document.querySelector('footer').textContent")
+    assert re.match(rf"Page made \d{{4}}-\d\d-\d\d \d\d:\d\d on {re.escape(gethostname())} by stoker", last)
 
 
 def test_the_slider_tells_what_python_predicts(visit: Any) -> None:

@@ -67,6 +67,13 @@ def test_training_is_told_from_validation() -> None:
     assert [line[at : at + 5].strip() for line in lines if "Pictures" in line] == ["train", "eval", "-"]
 
 
+def test_training_is_told_from_validation_on_a_narrow_terminal() -> None:
+    rows = [measure(None, (200.1, seen_at(200.0, 10, role=role))) for role in ("train", "eval")]
+    head, *lines = table(rows, Style(56))
+    assert head.split() == ["LOADER", "FOR", "SAMPLES/S", "WAITING"]
+    assert [line.split()[-4] for line in lines if "%" in line] == ["train", "eval"]
+
+
 def test_groups_of_one_name_are_told_apart() -> None:
     one = group_row()
     other = replace(one, seen=replace(one.seen, role="eval", facts=replace(one.seen.facts, stream="cd34")))

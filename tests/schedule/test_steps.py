@@ -15,7 +15,7 @@ from stoker.live.folder import publish
 from stoker.live.record import Record
 from stoker.meter import Meter
 from stoker.schedule.marks import Marks
-from stoker.schedule.steps import Loop
+from stoker.schedule.steps import CountedLoop
 
 ANEW = """
 import json, sys, time
@@ -58,7 +58,7 @@ def test_loaders_of_each_epoch_count_on_and_those_that_only_evaluate_do_not(
     own = process.find(os.getpid())
     assert own is not None
     facts = replace(FACTS, pid=os.getpid(), started=own.started, namespace=process.namespace(), rank=None)
-    loop, counted = Loop(os.getpid()), []
+    loop, counted = CountedLoop(os.getpid()), []
     for epoch in range(3):
         for role, batches, at in (("eval", 900, 10.0 * epoch + 2), ("train", 25, 10.0 * epoch + 5)):
             record = publish(replace(facts, number=2 * epoch, made_at=at - 1))

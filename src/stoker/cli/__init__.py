@@ -16,6 +16,7 @@ import stoker
 from stoker import signs
 from stoker.cli.completion import SHELLS, completion
 from stoker.cli.help import FIRST_STEPS, GROUPS, LAST_WORDS, in_groups
+from stoker.cli.parser import Parser
 from stoker.errors import StokerError
 from stoker.run.script import BEFORE_CODE
 
@@ -70,7 +71,7 @@ def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, An
     modules = {name: import_module(f"stoker.cli.{name}") for name in names}
     summaries = {name: (module.__doc__ or "").splitlines()[0] for name, module in modules.items()}
     formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="stoker",
         usage="stoker [-h] [--version] [--debug] COMMAND ..." if len(names) > 1 else None,
         description=in_groups(summaries) if len(names) > 1 else None,

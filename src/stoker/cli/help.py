@@ -28,8 +28,8 @@ All commands    stoker --help
 """
 
 LAST_WORDS = """\
-Start with `stoker analyze train.py`, then `stoker run train.py`. In a script: `from stoker import DataLoader` in place of
-torch's. `stoker COMMAND --help` has the options of each."""
+Start with `stoker analyze train.py`, then `stoker run --plan plan.toml train.py`. In a script: `from stoker import
+DataLoader` in place of torch's. `stoker COMMAND --help` has the options of each."""
 
 
 def in_groups(summaries: Mapping[str, str]) -> str:

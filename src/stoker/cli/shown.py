@@ -16,6 +16,8 @@ from stoker.run.progress import AnalysisFollower, AnalysisProgress
 
 _EVERY_S = 1.0
 LINE_AGAIN = "\r\x1b[K"
+_APART = "  "
+"""What the script prints comes right behind the line."""
 
 
 class Shown:
@@ -28,6 +30,7 @@ class Shown:
         self._is_reported = False
         if page is not None:
             self._draw(follower.look())
+            self.clear()
             _open(page)
 
     def __call__(self) -> None:
@@ -41,8 +44,8 @@ class Shown:
         self._drawn, self._due = now.what, time.monotonic() + _EVERY_S
         if self._on_terminal:
             width = shutil.get_terminal_size().columns
-            line = progress_line(now.what, now.elapsed_s, now.left_s, now.part, width)
-            print(f"{LINE_AGAIN}{line}", end="", file=sys.stderr, flush=True)
+            line = progress_line(now.what, now.elapsed_s, now.left_s, now.part, width - len(_APART))
+            print(f"{LINE_AGAIN}{line}{_APART}", end="", file=sys.stderr, flush=True)
         if self._page is not None:
             page = progress_page(self._script, now.what, now.elapsed_s, now.left_s, now.part, now.known)
             write_text(self._page, page)

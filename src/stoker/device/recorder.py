@@ -50,7 +50,7 @@ class BytesHere:
 
 
 @dataclass(slots=True, eq=False)
-class Notes:
+class MemoryNotes:
     """What is known of one memory that is not there. All names of it share these notes."""
 
     content: Content
@@ -65,23 +65,23 @@ class Recorder(torch.Tensor):
 
     kind: Any = None
     """The class of what this stands for, if that is not a plain tensor."""
-    notes: Notes | None = None
+    notes: MemoryNotes | None = None
     """None if this has memory: it is a real tensor that torch itself has given the class of a stand-in."""
 
     @staticmethod
     def __new__(cls, content: Content, ops: Ops | None = ()) -> "Recorder":
         """Stand in for `content` after `ops`."""
-        return cls._of(Notes(content, ops))
+        return cls._of(MemoryNotes(content, ops))
 
     @classmethod
-    def _of(cls, notes: Notes) -> "Recorder":
+    def _of(cls, notes: MemoryNotes) -> "Recorder":
         content, dtype = notes.content, torch.uint8 if notes.ops is None else torch.float32
         self: Recorder = make_wrapper(cls, content.shape, strides=content.stride, dtype=dtype, device="cpu")
         self.notes = notes
         return self
 
     @property
-    def noted(self) -> Notes | None:
+    def noted(self) -> MemoryNotes | None:
         """What was noted; None if this was made real."""
         notes = self.notes
         return notes if notes is not None and notes.made is None else None

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from stoker.device.recipe import row_of_pixels
-from stoker.device.recorder import BytesHere, Notes, Recorder, Recording, lies_by_pixel
+from stoker.device.recorder import BytesHere, MemoryNotes, Recorder, Recording, lies_by_pixel
 from stoker.plan import DEVICE, TAIL
 
 _CONTAINERS = frozenset({tuple, list, dict})
@@ -99,7 +99,7 @@ class Settling:
         return _worker.beside(self.collate_fn(_worker.settle(samples)))
 
 
-def _noted(value: Any, path: Path) -> Iterator[tuple[Path, Notes]]:
+def _noted(value: Any, path: Path) -> Iterator[tuple[Path, MemoryNotes]]:
     kind = type(value)
     if isinstance(value, Recorder):
         if (notes := value.noted) is not None and notes.ops is not None:
@@ -119,7 +119,7 @@ def _at(value: Any, path: Path) -> Any:
     return value
 
 
-def _is_like(first: Notes) -> Callable[[Any], bool]:
+def _is_like(first: MemoryNotes) -> Callable[[Any], bool]:
     ops, shape = first.ops, first.content.shape
 
     def is_like(leaf: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from stoker.mount.within import Within
 
 
-class Entry:
+class ListedEntry:
     """One file or folder, as `os.DirEntry` has it."""
 
     def __init__(self, within: Within, place: str, above: Any, name: str) -> None:
@@ -52,12 +52,14 @@ class Entries:
     def __init__(self, within: Within, place: str, above: Any) -> None:
         above = os.fspath(above)
         names = within.listing(place, above)
-        self._entries: Iterator[Entry] = (Entry(within, os.path.join(place, name), above, name) for name in names)
+        self._entries: Iterator[ListedEntry] = (
+            ListedEntry(within, os.path.join(place, name), above, name) for name in names
+        )
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> ListedEntry:
         return next(self._entries)
 
     def close(self) -> None:

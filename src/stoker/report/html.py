@@ -12,9 +12,11 @@ import json
 import math
 import shlex
 from dataclasses import asdict
+from datetime import datetime
 from importlib import import_module, resources
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from stoker.decide.forecast import Forecast, as_measured, verdict
@@ -248,6 +250,12 @@ def _footer(profiles: list[Profile]) -> list[str]:
         "Rates are samples per second, bands are 95\xa0% intervals. This file holds everything it shows, and asks nobody."
     )
     return [*lines, f"{made} {about}"]
+
+
+def made_here() -> str:
+    """The last line of a page of what this host has just done: when, where, by which version."""
+    moment = f"{datetime.now():%Y-%m-%d %H:%M} on {words.visible(gethostname())}"
+    return f"Page made {moment} by stoker {version_of('stoker')}. This file holds everything it shows, and asks nobody."
 
 
 def version_of(package: str) -> str:

@@ -7,7 +7,7 @@ names as JSON.
 from collections import defaultdict
 from typing import Any
 
-from stoker.report.html import hash_of, json_text, markup, ours, template, version_of
+from stoker.report.html import hash_of, json_text, made_here, markup, ours, template
 from stoker.report.words import many
 from stoker.schedule.simulate import History
 from stoker.schedule.summary import completion_times_h
@@ -64,7 +64,7 @@ def schedule_page(name: str, history: History, document: dict[str, Any], window:
         window=window,
         models=numbers["models"],
         tables=[_table(document)],
-        footer=f"Page made by stoker {version_of('stoker')}. This file holds everything it shows, and asks nobody.",
+        footer=made_here(),
         document=markup(json_text(numbers)),
         script=markup(script),
     )

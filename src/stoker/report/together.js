@@ -17,17 +17,29 @@
     return made;
   }
 
+  // About four round numbers between two.
+  function ticks(from, to) {
+    const rough = (to - from) / 4 || 1;
+    const unit = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 2.5, 5, 10].find((times) => times * unit >= rough * 0.999) * unit;
+    const found = [];
+    for (let at = Math.ceil(from / step - 1e-6); at * step <= to + step * 1e-6; at += 1) found.push(at * step);
+    return found;
+  }
+
+  const plain = (value) => String(Number(value.toPrecision(6)));
+
   // A chart with axes from one corner to the other; returns where it is and how numbers lie in it.
   function chart(place, [x0, x1], [y0, y1]) {
     const svg = add(place, "svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" });
     const x = (value) => LEFT + ((value - x0) / (x1 - x0 || 1)) * (WIDTH - LEFT - RIGHT);
     const y = (value) => HEIGHT - BOTTOM - ((value - y0) / (y1 - y0 || 1)) * (HEIGHT - TOP - BOTTOM);
     add(svg, "path", { class: "axis", d: `M${LEFT} ${TOP}V${HEIGHT - BOTTOM}H${WIDTH - RIGHT}` });
-    for (let step = 0; step <= 4; step += 1) {
-      const [across, up] = [x0 + ((x1 - x0) * step) / 4, y0 + ((y1 - y0) * step) / 4];
-      add(svg, "text", { x: x(across), y: HEIGHT - 12, "text-anchor": step === 4 ? "end" : "middle" }, across.toPrecision(3));
-      add(svg, "text", { x: LEFT - 8, y: y(up) + 4, "text-anchor": "end" }, up.toPrecision(3));
+    for (const at of ticks(x0, x1)) {
+      const isLast = x(at) > WIDTH - RIGHT - 20;
+      add(svg, "text", { x: x(at), y: HEIGHT - 12, "text-anchor": isLast ? "end" : "middle" }, plain(at));
     }
+    for (const at of ticks(y0, y1)) add(svg, "text", { x: LEFT - 8, y: y(at) + 4, "text-anchor": "end" }, plain(at));
     return { svg, x, y };
   }
 

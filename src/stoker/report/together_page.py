@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stoker.errors import CommandError
-from stoker.report.html import hash_of, json_text, markup, ours, template, version_of
+from stoker.report.html import hash_of, json_text, made_here, markup, ours, template
 from stoker.report.together import against, duration
 from stoker.units import format_bytes
 
@@ -54,7 +54,7 @@ def together_page(document: dict[str, Any], curves: dict[str, Any], lines: Point
         names=names,
         happened=happened is not None,
         tables=[_jobs(document, names), *(_corners(curves[one], names, one) for one in curves)],
-        footer=f"Page made by stoker {version_of('stoker')}. This file holds everything it shows, and asks nobody.",
+        footer=made_here(),
         document=markup(json_text(numbers)),
         script=markup(script),
     )

@@ -42,7 +42,7 @@ class _Column:
 
 
 _COLUMNS = (
-    _Column("FOR", 5, 2),
+    _Column("FOR", 5, 1),
     _Column("RANK", 4, 5),
     _Column("PID", 7, 7),
     _Column("SAMPLES/S", 9, 0),
@@ -52,7 +52,7 @@ _COLUMNS = (
     _Column("WORKERS", 7, 4),
     _Column("REMOTE", 18, 3),
     _Column("EPOCH", 10, 6),
-    _Column("LAST", 6, 1),
+    _Column("LAST", 6, 2),
 )
 
 

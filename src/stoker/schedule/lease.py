@@ -20,7 +20,7 @@ from typing import Any
 from stoker.host.locks import open_lock
 from stoker.schedule.marks import SAVED, Marks, steps_saved
 from stoker.schedule.quota import leave, limited
-from stoker.schedule.steps import Loop
+from stoker.schedule.steps import CountedLoop
 
 _TOLD_ON = signal.SIGUSR1, signal.SIGTERM
 _LOOK_MS = 1_000
@@ -112,7 +112,7 @@ def _watch(marks: Marks, pid: int) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     before = first = began = None
-    loop = Loop(pid)
+    loop = CountedLoop(pid)
     is_over = False
     while not is_over:
         is_over = bool(poll.poll(_LOOK_MS))  # and then the last words of its loaders are heard

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stoker.errors import CommandError
 from stoker.schedule.quota import leave, limited
-from stoker.schedule.steps import Loop, Steps
+from stoker.schedule.steps import CountedLoop, Steps
 
 _LOOK_S = 0.1
 _SELDOM = 10
@@ -80,7 +80,7 @@ def _watch(process: "subprocess.Popen[str]", seconds: float) -> _Watched:
     first = last = None
     memory = read_first = looks = 0
     read: dict[int, int] = {}
-    loop = Loop(process.pid)
+    loop = CountedLoop(process.pid)
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
         steps = loop.look()

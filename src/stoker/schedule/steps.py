@@ -16,7 +16,7 @@ class Steps:
     """When the loader that it uses now was made."""
 
 
-class Loop:
+class CountedLoop:
     """The loop of one process. It goes on counting where the script makes its loader anew for each epoch."""
 
     def __init__(self, pid: int) -> None:
