@@ -471,7 +471,9 @@ def test_a_lease_runs_once_however_it_is_started(tmp_path: Path) -> None:
 def test_a_lease_forgets_of_which_job_of_slurm_the_shell_of_submit_was(tmp_path: Path) -> None:
     state = State(tmp_path / "state", make=True)
     script = tmp_path / "tell.py"
-    script.write_text("import os; open('told', 'w').write(os.environ.get('SLURM_STEP_NUM_TASKS', 'nothing') + os.environ['MINE'])")
+    script.write_text(
+        "import os; open('told', 'w').write(os.environ.get('SLURM_STEP_NUM_TASKS', 'nothing') + os.environ['MINE'])"
+    )
     shell = {**os.environ, "SLURM_STEP_NUM_TASKS": "4", "MINE": " and mine"}
     job = state.submit(Wish((str(script),), str(tmp_path), shell, restartable=False))
     Marks(state.job_folder(job), 1).make()

@@ -40,7 +40,9 @@ def _sentence(state: State, known: KnownJob, has_daemon: bool) -> str:
         code = f" with code {known.code}" if known.code is not None else ""
         return f"It failed{code}: {known.word}."
     if known.wants_cancel:
-        return "It was cancelled, and is ended as soon as a daemon looks at it: `stoker schedule run` with the same --state."
+        return (
+            "It was cancelled, and is ended as soon as a daemon looks at it: `stoker schedule run` with the same --state."
+        )
     if not has_daemon:
         return ("No daemon looks at it now: `stoker schedule run` with the same --state goes on. " + known.why).rstrip()
     return known.why or "It waits for the daemon, which has not seen it yet."
