@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,6 +70,9 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
     if not (finite and 1 <= options.measurements <= MOST_MEASUREMENTS and (options.cpus is None or options.cpus >= 1)):
         raise ConfigError(f"--measurements is from 1 to {MOST_MEASUREMENTS}; --cpus, --core and --time are more than 0")
     most = options.cpus or int(max(1, len(os.sched_getaffinity(0)) / options.core))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)  # as for Ctrl-C: the script is not left behind
     profile = Profile.load(options.analysis) if options.analysis else _analysed(words, options.time)
     seen: dict[int, Observed] = {}
 
