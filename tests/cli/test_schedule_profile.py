@@ -1,14 +1,16 @@
 """`stoker schedule profile` on a real script, under real limits of cores."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from tests.schedule.test_sensitivity import MINIMAL
-from tests.tries import in_some_try
+from tests.tries import in_some_try, until
 
+from stoker.live import folder
 from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
 from stoker.schedule.state import State
@@ -75,3 +77,20 @@ def test_a_job_may_be_measured_as_it_is_submitted_and_has_waited_meanwhile(tmp_p
     both = [*command, "--profile", "burn.json", "--", str(script)]
     refused = subprocess.run(both, capture_output=True, text=True, cwd=tmp_path)
     assert "give one of them" in refused.stderr
+
+
+def test_what_is_stopped_while_it_measures_leaves_no_script_behind(tmp_path: Path) -> None:
+    script, analysis = tmp_path / "burn.py", tmp_path / "profile.json"
+    script.write_text(SCRIPT)
+    analysis.write_text(json.dumps(MINIMAL))
+    options = ["-o", "job.json", "--analysis", str(analysis), "--cpus", "1", "--time", "600"]
+    command = [sys.executable, "-m", "stoker", "schedule", "profile", *options, str(script)]
+
+    def trains() -> bool:
+        return any(seen.facts.script == str(script) and seen.batches for seen in folder.loaders().values())
+
+    with subprocess.Popen(command, cwd=tmp_path) as process:
+        until(trains)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 128 + signal.SIGINT, "as by Ctrl-C"
+    assert not trains()

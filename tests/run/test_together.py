@@ -214,6 +214,10 @@ def test_a_job_joins_one_that_runs_already(tmp_path: Path) -> None:
     data = make_data(tmp_path / "data", 800, 2000)
     alone = together(f"{SCRIPT} {data} --epochs 1", "--join", "auto")
     assert alone.returncode == 1 and "there is nothing to join" in alone.stderr
+    nobody = together(f"{SCRIPT} {data} --epochs 1", "--join", os.getpid())
+    assert nobody.returncode == 1 and f"with the pid {os.getpid()} runs here" in nobody.stderr
+    both = together(f"{SCRIPT} {data} --epochs 1", "--join", "auto", "--offset", 3)
+    assert both.returncode == 1 and "--offset is for jobs that are started together" in both.stderr
     first = [sys.executable, "-m", "stoker", "run", "--seed", "5", "--cache", "10MB", SCRIPT, str(data), "--compute", "30"]
     process = subprocess.Popen([*first, "--epochs", "3", "--log", "first.log"], stderr=subprocess.DEVNULL)
     try:

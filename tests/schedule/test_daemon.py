@@ -321,6 +321,48 @@ def test_a_job_that_dies_again_and_again_has_failed(world: World) -> None:
     assert "times at iteration 0" in world.state.job(job).word
 
 
+def lose(world: World, job: str, times: int) -> None:
+    """The cluster takes the job's leases, and then does not know them."""
+    world.daemon.look()
+    for _ in range(times):
+        world.cluster.there = {}
+        world.pass_round()
+        world.pass_round()
+
+
+def test_a_job_whose_leases_are_lost_again_and_again_has_failed(world: World) -> None:
+    job = world.submit()
+    lose(world, job, 9)
+    assert world.state.job(job).status == "queued"
+    (world.state.job_folder(job) / "output").write_text("exec: /venv/bin/python: not found\n")
+    lose(world, job, 1)
+    assert world.state.job(job).status == "failed"
+    assert "python: not found" in world.state.job(job).word
+
+
+def test_a_job_that_gets_further_between_lost_leases_goes_on(world: World) -> None:
+    job = world.submit()
+    lose(world, job, 6)
+    (world.state.job_folder(job) / "saved").mkdir()
+    (world.state.job_folder(job) / "saved" / "5-0.json").touch()
+    number = world.living(job)[0]
+    world.begin(job, number)  # from 0; and it got to 5
+    lose(world, job, 9)
+    assert world.state.job(job).status == "queued"
+
+
+def test_a_job_that_the_cluster_does_not_take_waits_and_says_why(world: World) -> None:
+    job = world.submit()
+    world.cluster.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+    lose(world, job, 15)
+    assert world.state.job(job).status == "queued"
+    assert "QOSMaxSubmitJobPerUserLimit" in world.state.job(job).why
+    world.cluster.refuses = ""
+    world.pass_round()
+    world.pass_round()
+    assert "It has 1 GPU" in world.state.job(job).why
+
+
 def test_a_job_that_ends_as_saved_untold_and_without_a_checkpoint_dies(world: World) -> None:
     job = world.submit()
     world.daemon.look()
@@ -426,6 +468,20 @@ def test_a_lease_runs_once_however_it_is_started(tmp_path: Path) -> None:
     assert (tmp_path / "counted").read_text() == "x"
 
 
+def test_a_lease_forgets_of_which_job_of_slurm_the_shell_of_submit_was(tmp_path: Path) -> None:
+    state = State(tmp_path / "state", make=True)
+    script = tmp_path / "tell.py"
+    script.write_text(
+        "import os; open('told', 'w').write(os.environ.get('SLURM_STEP_NUM_TASKS', 'nothing') + os.environ['MINE'])"
+    )
+    shell = {**os.environ, "SLURM_STEP_NUM_TASKS": "4", "MINE": " and mine"}
+    job = state.submit(Wish((str(script),), str(tmp_path), shell, restartable=False))
+    Marks(state.job_folder(job), 1).make()
+    assert run_lease(state, job, 1) == 0
+    assert (tmp_path / "told").read_text() == "nothing and mine"
+    state.close()
+
+
 def test_what_is_read_from_storage_is_told_for_each_job_and_server(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -463,8 +519,36 @@ def test_commands_speak_with_the_state(
     assert main(["schedule", "why", *place, "1"]) == 0
     assert capsys.readouterr().out == "No daemon looks at it now: `stoker schedule run` with the same --state goes on.\n"
     assert main(["schedule", "cancel", *place, "1"]) == 0
-    assert main(["schedule", "why", *place, "7"]) == 1
-    assert "there is no job 7" in capsys.readouterr().err
+    assert main(["schedule", "why", *place, "1"]) == 0
+    assert "is ended as soon as a daemon looks at it" in capsys.readouterr().out
+    for number in ("7", "9" * 30):
+        assert main(["schedule", "why", *place, number]) == 1
+        assert f"there is no job {number}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["submit", "--cache", "much", "--", "train.py"], "--cache"),
+        (["submit", "--measure", "--state", "no-state", "--", "train.py"], "no-state/state.sqlite cannot be used"),
+        (["submit", "--state", "train.py", "--", "train.py"], "the scheduler's folder train.py cannot be made"),
+        (["ls", "--state", "no-state"], "no-state/state.sqlite cannot be used as a scheduler's state"),
+        (["profile", "-o", "nowhere/job.json", "--", "train.py"], "--output: nowhere/job.json cannot be written"),
+        (["profile", "-o", "job.json", "--cpus", "0", "--", "train.py"], "--cpus, --core and --time are more than 0"),
+        (["profile", "-o", "job.json", "--time", "nan", "--", "train.py"], "--cpus, --core and --time are more than 0"),
+    ],
+)
+def test_what_cannot_work_is_told_before_a_script_is_run_or_queued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STOKER_SCHEDULE", str(tmp_path / "state"))
+    Path("train.py").write_text("open('was-run', 'w')")
+    Path("no-state").mkdir()
+    Path("no-state/state.sqlite").write_text("this is no database, but a text of some length\n" * 20)
+    assert main(["schedule", *words]) == 1
+    assert said in capsys.readouterr().err
+    assert not Path("was-run").exists() and not list(Path("state").glob("jobs/*"))
 
 
 def test_a_module_is_submitted_as_it_is_run(

@@ -23,6 +23,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("trace.csv").write_text("0,res50,0,100,1\n1,res50,0,100,1\n")
     Path("one.csv").write_text("0,res50,0,100,1\n")
     Path("endless.csv").write_text("0,res50,0,inf,1\n")
+    Path("long.csv").write_text("0,res50,0,1e15,1\n")
+    Path("late.csv").write_text("0,res50,1e300,1,1\n")
     Path("latin.csv").write_bytes(b"0,r\xe9s50,0,100,1\n")
     Path("early.csv").write_text("timestamp,duration,num_gpus,cluster\n0001-01-01 00:00:00,5,1,x\n")
     return tmp_path
@@ -39,6 +41,10 @@ def simulate(*words: str) -> int:
     ("words", "line"),
     [
         (["endless.csv"], "line 1: total_iterations is a number of iterations, at least 1, not 'inf'"),
+        (["long.csv"], "job 0 takes "),
+        (["one.csv", "--round", "1e-9"], "rounds of 1e-09 s at its fastest, and 1e+07 are the most"),
+        (["one.csv", "--switch-cost", "1e12"], "rounds of 300 s at its fastest"),
+        (["late.csv"], "job 0 arrives after 1e+300 s, and 1e+12 are the most"),
         (["early.csv"], "line 2: timestamp is a time such as"),
         (["latin.csv"], "the trace latin.csv is not text in UTF-8"),
         (["missing.csv"], "the trace missing.csv cannot be read: No such file"),

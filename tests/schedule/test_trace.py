@@ -99,6 +99,12 @@ def test_what_is_drawn_is_written_and_read_again(tmp_path, profiles):
     assert sum(job.gpus == 1 for job in jobs) / 500 == pytest.approx(0.7, abs=0.06)
 
 
+def test_a_trace_of_a_spreadsheet_begins_with_a_mark(tmp_path, profiles):
+    path = tmp_path / "trace.csv"
+    path.write_text("job_id,model,arrival_s,total_iterations,gpus\n7,res50,0,100,1\n", encoding="utf-8-sig")
+    assert [job.id for job in read_trace(path, profiles, SPLIT)] == ["7"]
+
+
 def test_classes_come_in_turn_by_their_shares(profiles):
     names = [one.name for one in islice(models_in_turn(SPLIT, profiles), 10)]
     of = {name: kind for kind, models in CLASSES.items() for name in models}

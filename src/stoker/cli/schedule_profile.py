@@ -7,13 +7,16 @@ corrected by what is seen. It trains meanwhile: what it writes means nothing.
 
 import argparse
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from stoker.cli.places import check_output
 from stoker.cli.schedule_places import add_script, name_of, script_of
 from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
@@ -54,6 +57,7 @@ def add_measuring(parser: argparse._ActionsContainer) -> None:
 def run(options: argparse.Namespace) -> int:
     """Analyse, observe, and write the matrix."""
     words = script_of(options)
+    check_output(Path(options.output), "--output")  # which takes minutes to make
     matrix, rates = measure(options, words, lambda line: print(line, flush=True))
     write_text(options.output, json.dumps(document(name_of(words), matrix, {"measured": rates}), indent=1) + "\n")
     print(f"Written: {options.output}")
@@ -62,9 +66,13 @@ def run(options: argparse.Namespace) -> int:
 
 def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str], None]) -> tuple[Matrix, dict[int, float]]:
     """The matrix of a script, and the rates that were measured for it."""
-    most = options.cpus or int(max(1, len(os.sched_getaffinity(0)) / options.core)) if options.core > 0 else 0
-    if not 1 <= options.measurements <= MOST_MEASUREMENTS or most < 1 or options.time <= 0:
+    finite = 0 < options.core < math.inf and 0 < options.time < math.inf
+    if not (finite and 1 <= options.measurements <= MOST_MEASUREMENTS and (options.cpus is None or options.cpus >= 1)):
         raise ConfigError(f"--measurements is from 1 to {MOST_MEASUREMENTS}; --cpus, --core and --time are more than 0")
+    most = options.cpus or int(max(1, len(os.sched_getaffinity(0)) / options.core))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)  # as for Ctrl-C: the script is not left behind
     profile = Profile.load(options.analysis) if options.analysis else _analysed(words, options.time)
     seen: dict[int, Observed] = {}
 

@@ -19,6 +19,7 @@ from stoker.schedule.job import Server
 from stoker.schedule.matrix import Matrix
 from stoker.schedule.profiles import read_profiles
 from stoker.schedule.state import UNKNOWN_ITERATIONS, Wish
+from stoker.units import parse_bytes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +58,9 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--gpus and --iterations must be 1 or more")
     if options.measure and options.profile:
         raise ConfigError("--measure makes a profile, and --profile has one: give one of them")
+    if options.cache:
+        parse_bytes(options.cache, "--cache")
+    state = opened(options, make=True)
     came_at = time.time()
     name, matrix = _measured(options, words) if options.measure else _matrix(options)
     wish = Wish(
@@ -73,7 +77,6 @@ def run(options: argparse.Namespace) -> int:
         ("--cache", options.cache) if options.cache else (),
         came_at,
     )
-    state = opened(options, make=True)
     print(state.submit(wish))
     if not (Path(options.state) / "daemon.lock").exists():
         print(f"stoker: no daemon has run there yet: stoker schedule run --state {options.state}", file=sys.stderr)

@@ -32,11 +32,17 @@ def run(options: argparse.Namespace) -> int:
 def _sentence(state: State, known: KnownJob, has_daemon: bool) -> str:
     if known.status == "done":
         return f"It is done, after {_leases(state, known)}."
-    if known.status == "cancelled" or known.wants_cancel:
-        return "It was cancelled." if known.status == "cancelled" else "It was cancelled, and is being ended."
+    if known.status == "cancelled":
+        return "It was cancelled."
+    if known.wants_cancel and has_daemon:
+        return "It was cancelled, and is being ended."
     if known.status == "failed":
         code = f" with code {known.code}" if known.code is not None else ""
         return f"It failed{code}: {known.word}."
+    if known.wants_cancel:
+        return (
+            "It was cancelled, and is ended as soon as a daemon looks at it: `stoker schedule run` with the same --state."
+        )
     if not has_daemon:
         return ("No daemon looks at it now: `stoker schedule run` with the same --state goes on. " + known.why).rstrip()
     return known.why or "It waits for the daemon, which has not seen it yet."

@@ -112,6 +112,8 @@ def run(options: argparse.Namespace) -> int:
     if options.join is not None:
         if len(jobs) > 1:
             raise CommandError("--join starts one job beside another that runs: give one")
+        if options.offset is not None:
+            raise CommandError("--offset is for jobs that are started together, and not for --join")
         plan, partner = join(jobs[0], options.join, catalogue, options.objective, _tell)
         _clear()
         return _carry_out(options, plan, partner.seed, partner.cache_bytes, {0: partner.run})

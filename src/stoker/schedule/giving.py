@@ -50,9 +50,13 @@ class Giving:
             given = f"given: {gpus}, {share.cpus:.3g} CPUs, {share.memory_gb:.3g} GB of {share.server}"
             state.note(lease.job_id, lease.number, given)
         said = self._backend.submit(LeaseOrder(state.name(lease), share, words, marks.job, marks.job / "output"))
-        if said and self._refusals.get(lease.job_id) != said:
-            self._tell(f"job {lease.job_id} could not be handed to the cluster, and is tried again: {said}")
-            state.note(lease.job_id, lease.number, f"the cluster said: {said}")
+        if said:
+            with state.decision():
+                state.change_lease(lease, given_at=None)
+                state.change_job(lease.job_id, why=f"The cluster did not take it, and is asked again in each round: {said}")
+                if self._refusals.get(lease.job_id) != said:
+                    self._tell(f"job {lease.job_id} could not be handed to the cluster, and is tried again: {said}")
+                    state.note(lease.job_id, lease.number, f"the cluster said: {said}")
         self._refusals[lease.job_id] = said
 
     def _end(self, known: KnownLease, there: Mapping[str, bool], now: float) -> None:

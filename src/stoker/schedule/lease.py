@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,8 @@ def main(arguments: Sequence[str]) -> int:
     if marks.has("void") or script.heard is not None:
         return _ended(marks, SAVED, "it was taken back before it began")
     job = json.loads((marks.job / "job.json").read_text("utf-8"))
-    own = {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "CUDA_", "ROCR_", "GPU_"))}
     with limited(f"{marks.job.name}-{marks.number}-{os.getpid()}", cores) as group:
-        environment = job["environment"] | own
+        environment = _environment(job["environment"])
         try:
             script.start(_command(job, marks), job["folder"], environment, lock)
         except OSError as error:
@@ -88,6 +87,12 @@ def main(arguments: Sequence[str]) -> int:
         _watch(marks, pid)
         code = script.code
         return _ended(marks, code, "it was told to" if code == SAVED and script.heard is not None else "")
+
+
+def _environment(submitted: Mapping[str, str]) -> dict[str, str]:
+    """That of `submit`, with what Slurm says of this lease: what it said of the shell of `submit` is of another job."""
+    own = {name: value for name, value in os.environ.items() if name.startswith(("SLURM", "CUDA_", "ROCR_", "GPU_"))}
+    return {name: value for name, value in submitted.items() if not name.startswith("SLURM")} | own
 
 
 def _command(job: dict[str, Any], marks: Marks) -> list[str]:

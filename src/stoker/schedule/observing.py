@@ -1,4 +1,7 @@
-"""A script for a while, as a lease would run it: how fast it is with some cores, and how much memory its processes have."""
+"""A script for a while, as a lease would run it: how fast it is with some cores, and how much memory its processes have.
+
+What it says goes to a file: nobody reads meanwhile, and a script that logs each iteration would wait for a full pipe.
+"""
 
 import os
 import signal
@@ -9,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from stoker.errors import CommandError
 from stoker.schedule.quota import leave, limited
@@ -21,6 +25,7 @@ _WARM = 5
 """Batches that do not count: workers start, and the first are there already."""
 _LEAST = 10
 _START_S = 600.0
+_TAIL = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +47,22 @@ def observe(words: Sequence[str], cores: float, seconds: float) -> Observed:
     with (
         limited(f"profile-{os.getpid()}", cores) as group,
         tempfile.TemporaryDirectory(prefix="stoker-", ignore_cleanup_errors=True) as saved,
+        tempfile.TemporaryFile() as said,
     ):
         process = subprocess.Popen(
             [sys.executable, "-m", "stoker", "run", "--seed", "1", "--checkpoint", saved, "--", *words],
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=said,
             start_new_session=True,
-            text=True,
         )
         if group is not None:
             leave(group)
         try:
-            watched = _watch(process, seconds)
+            watched = _watch(process, said, seconds)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            process.wait()
     first, last = watched.first, watched.last
     batches = last.batches - first.batches
     read = (watched.read_last - watched.read_first) / batches
@@ -75,7 +80,7 @@ class _Watched:
     memory: int
 
 
-def _watch(process: "subprocess.Popen[str]", seconds: float) -> _Watched:
+def _watch(process: "subprocess.Popen[bytes]", said: IO[bytes], seconds: float) -> _Watched:
     deadline = time.monotonic() + _START_S
     first = last = None
     memory = read_first = looks = 0
@@ -97,18 +102,18 @@ def _watch(process: "subprocess.Popen[str]", seconds: float) -> _Watched:
             break
     loop.close()
     if first is None or last is None or last.batches == first.batches:
-        told = (
-            ""
-            if process.poll() is None
-            else (process.stderr.read().strip().splitlines() or [""])[-1]
-            if process.stderr
-            else ""
-        )
+        told = "" if process.poll() is None else _last_line(said)
         raise CommandError(
             f"the script made too few iterations to measure its speed: give it {_WARM + 2 * _LEAST} or more"
             + (f" (it said: {told})" if told else "")
         )
     return _Watched(first, last, read_first, sum(read.values()), memory)
+
+
+def _last_line(said: IO[bytes]) -> str:
+    size = os.fstat(said.fileno()).st_size
+    lines = os.pread(said.fileno(), _TAIL, max(0, size - _TAIL)).decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _memory(session: int) -> int:

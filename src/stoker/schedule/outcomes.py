@@ -18,6 +18,8 @@ KNOWN_AFTER = 20
 """Batches after which a lease has shown what it does."""
 _TRIES = 5
 """A job that dies so often at the same checkpoint has failed."""
+_LOST_TRIES = 10
+"""And so has one of which so many leases in a row were lost there, though the cluster had taken them."""
 _LITTLE = 1e-3
 """By which a job of which nothing is known is held to gain from each larger share."""
 
@@ -54,6 +56,9 @@ class Outcomes:
             elif job.wants_cancel:
                 if not self._state.leases(lease.job_id):
                     self.end_job(lease.job_id, "cancelled", code, "", now)
+            elif code == LOST and not known.ending and self._is_hopeless(lease.job_id, saved):
+                word = f"its last {_LOST_TRIES} leases were lost before they could say how they ended"
+                self.end_job(lease.job_id, "failed", None, f"{word}: {self._last_line(lease)}", now)
             elif code == LOST or known.ending or (code == SAVED and word):  # the word says who told it
                 self._state.change_job(lease.job_id, done=float(saved))
                 if code == SAVED and known.ending and job.job.restartable and saved == self._saved_before(lease):
@@ -97,6 +102,16 @@ class Outcomes:
             return
         word = f"it died {deaths} times at iteration {saved}: {self._last_line(lease)}"
         self.end_job(lease.job_id, "failed", code, word, now)
+
+    def _is_hopeless(self, job_id: str, saved: int) -> bool:
+        """Whether a job's leases are lost again and again, as of one whose node has no Python, or too little memory.
+
+        Those that the cluster refused do not count: a limit of one's account is there for a while, and then is not.
+        """
+        last = [one for one in self._state.leases(job_id, living=False) if one.given_at is not None][-_LOST_TRIES:]
+        ready = (self._state.marks(one.lease).read("ready") or {"saved": saved} for one in last)
+        no_further = all(int(mark["saved"]) == saved for mark in ready)
+        return len(last) == _LOST_TRIES and no_further and all(one.code == LOST and not one.ending for one in last)
 
     def _reached(self, lease: Lease) -> int:
         """The iterations that a lease has told."""

@@ -16,7 +16,7 @@ from stoker.schedule.engine import Engine
 from stoker.schedule.events import Action, Change, End, Finished, Renew, RoundEnded, Start, Submitted
 from stoker.schedule.job import Job, Lease, Server
 from stoker.schedule.rules import Rules
-from stoker.schedule.trace import check_sizes
+from stoker.schedule.trace import check_sizes, check_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ class Simulation:
 
     def __init__(self, jobs: Sequence[Job], servers: Sequence[Server], rules: Rules, log: TextIO | None = None) -> None:
         check_sizes(jobs, sum(server.gpus for server in servers))
+        check_times(jobs, rules)
         self._jobs = sorted(jobs, key=lambda job: job.arrival_s)
         self._rules, self._log = rules, log
         self._engine = Engine(servers, rules)

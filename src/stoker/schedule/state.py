@@ -36,6 +36,8 @@ CREATE TABLE events (at REAL, job INTEGER, lease INTEGER, word TEXT);
 """
 ENDED = "done", "failed", "cancelled"
 UNKNOWN_ITERATIONS = 10**9
+_DIGITS = 19
+"""No number of a job has so many: SQLite's end there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,21 @@ class State:
     def __init__(self, folder: Path, *, make: bool = False) -> None:
         path = folder / "state.sqlite"
         if make:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            except OSError as error:
+                raise CommandError(f"the scheduler's folder {folder} cannot be made: {error.strerror}") from None
         elif not path.exists():
             raise CommandError(
                 f"there is no scheduler in {folder}: `stoker schedule run` or `submit` with --state makes one"
             )
         self.folder = folder.absolute()
-        self._base = sqlite3.connect(path, timeout=60, isolation_level=None)
-        self._base.row_factory = sqlite3.Row
-        self._base.execute("PRAGMA journal_mode=WAL")
+        try:
+            self._base = sqlite3.connect(path, timeout=60, isolation_level=None)
+            self._base.row_factory = sqlite3.Row
+            self._base.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.DatabaseError as error:
+            raise CommandError(f"{path} cannot be used as a scheduler's state: {error}") from None
         self._base.execute("PRAGMA synchronous=FULL")
         with self.decision():
             version = self._base.execute("PRAGMA user_version").fetchone()[0]
@@ -181,7 +189,8 @@ class State:
 
     def job(self, job_id: str) -> KnownJob:
         """One of them."""
-        row = self._base.execute("SELECT * FROM jobs WHERE id=?", (job_id,)).fetchone() if job_id.isdigit() else None
+        is_number = job_id.isdecimal() and len(job_id) < _DIGITS
+        row = self._base.execute("SELECT * FROM jobs WHERE id=?", (job_id,)).fetchone() if is_number else None
         if row is None:
             raise CommandError(f"there is no job {job_id}: `stoker schedule ls` lists those that are")
         return _job(row)

@@ -16,9 +16,12 @@ from stoker.errors import ConfigError
 from stoker.schedule.arrivals import as_job, models_in_turn
 from stoker.schedule.job import Job
 from stoker.schedule.profiles import ModelProfile
+from stoker.schedule.rules import Rules
 
 FIELDS = ("job_id", "model", "arrival_s", "total_iterations", "gpus")
 _DIGEST_FIELDS = ("timestamp", "duration", "num_gpus", "cluster")
+_MOST_ROUNDS = 1e7
+_LATEST_S = 1e12
 Value = TypeVar("Value")
 
 
@@ -64,7 +67,7 @@ def write_trace(path: Path, jobs: Sequence[Job]) -> None:
 
 def _rows(path: Path) -> list[list[str]]:
     try:
-        with path.open(encoding="utf-8", newline="") as lines:
+        with path.open(encoding="utf-8-sig", newline="") as lines:  # spreadsheets put a mark before the first name
             return list(csv.reader(lines))
     except OSError as error:
         raise ConfigError(f"the trace {path} cannot be read: {error.strerror}") from None
@@ -158,6 +161,19 @@ def check_sizes(jobs: Sequence[Job], gpus: int) -> None:
     for job in jobs:
         if job.gpus > gpus:
             raise ConfigError(f"job {job.id} asks for {job.gpus} GPUs, and the cluster has {gpus}")
+
+
+def check_times(jobs: Sequence[Job], rules: Rules) -> None:
+    """Refuse a job that nobody would wait for: all its rounds are played, and seconds become inexact."""
+    for job in jobs:
+        rounds = (rules.switch_cost_s + job.iterations / max(map(max, job.matrix.rates))) / rules.round_s
+        if rounds > _MOST_ROUNDS:
+            raise ConfigError(
+                f"job {job.id} takes {rounds:.2g} rounds of {rules.round_s:g} s at its fastest, and {_MOST_ROUNDS:g} are "
+                "the most that can be played: look at its iterations, or make --round longer"
+            )
+        if job.arrival_s > _LATEST_S:
+            raise ConfigError(f"job {job.id} arrives after {job.arrival_s:g} s, and {_LATEST_S:g} are the most")
 
 
 def from_start(jobs: Sequence[Job]) -> list[Job]:

@@ -58,7 +58,8 @@ def partners(wanted: str, catalogue: Catalogue) -> list[Partner]:
     if wanted != "auto" and not wanted.isdecimal():
         raise CommandError(f"--join takes auto or the pid of a job that runs, not {wanted!r}")
     records = [seen for seen in folder.loaders().values() if not seen.facts.rank]
-    found, reason = [], "no job of this user runs here that has a loader"
+    which = "" if wanted == "auto" else f" with the pid {wanted}"
+    found, reason = [], f"no job of this user{which} runs here that has a loader"
     for pid in {seen.facts.pid for seen in records}:
         its = training([seen for seen in records if seen.facts.pid == pid])
         if its is not None and wanted in ("auto", str(pid)):

@@ -1,0 +1,38 @@
+"""A real script, watched for a moment."""
+
+from pathlib import Path
+
+import pytest
+
+from stoker.errors import CommandError
+from stoker.schedule import observing
+from stoker.schedule.observing import observe
+
+LOGS = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+weight = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(weight.parameters(), lr=1e-9)
+for batch, in DataLoader(TensorDataset(torch.zeros(100_000, 1)), batch_size=1):
+    weight(batch).mean().backward()
+    optimizer.step()
+    print("an iteration, and all that there is to say of it" * 1_000, file=sys.stderr)
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_longer_than_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "_START_S", 60.0)
+
+
+def test_a_script_that_logs_each_iteration_is_not_held_up(tmp_path: Path) -> None:
+    (tmp_path / "logs.py").write_text(LOGS)
+    assert observe([str(tmp_path / "logs.py")], 1.0, 0.5).rate > 1
+
+
+def test_what_a_script_said_last_is_told(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import sys; sys.exit('x' * 100_000 + chr(10) + 'there is no such model')")
+    with pytest.raises(CommandError, match=r"it said: there is no such model\)"):
+        observe([str(tmp_path / "fails.py")], 1.0, 0.5)
