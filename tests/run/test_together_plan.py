@@ -38,6 +38,16 @@ def test_a_command_line_says_how_many_epochs_there_are(words: str) -> None:
     assert other.key == found.key, "what an iteration takes does not depend on it"
 
 
+def test_a_script_that_was_changed_has_to_be_measured_anew(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("one")
+    (job,) = read_jobs([f"{script} data"])
+    measured_as = job.key
+    assert job.key == measured_as
+    script.write_text("two")
+    assert job.key != measured_as
+
+
 def test_jobs_in_files(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(f'command = "{SCRIPT} data --lr 1"\nepochs = 4\nname = "large"\n')
@@ -191,8 +201,10 @@ def test_a_job_that_has_other_epochs_than_was_said_is_told_of(capsys: pytest.Cap
     jobs = (RealJob("A", 0, 0.0, 210.0, 2.0, 0, ()), RealJob("B", 0, 90.0, 130.0, 4.0, 0, ()))
     report(plan, Real(jobs))
     told = capsys.readouterr().out
-    assert "B: made 4 epochs, planned for were 2" in told
-    assert "A: made" not in told
+    assert "B: passed its data 4 times, planned for were 2" in told
+    assert "A: passed" not in told
+    assert "A: first batch at 0 s, took 210 s (+" in told
+    assert "against the prediction)" in told
 
 
 def test_three_jobs_have_a_list_of_starts() -> None:

@@ -203,11 +203,12 @@ def report(plan: TogetherPlan, real: Real) -> None:
             expected_s = predicted.times_s[number]
             print(
                 f"  {job.name}: first batch at {duration(job.first_s)}, took {duration(took_s)} "
-                f"({against(took_s, expected_s)} of the prediction)"
+                f"({against(took_s, expected_s)} against the prediction)"
             )
             if job.code == 0 and abs(job.passes - (epochs := plan.jobs[number].epochs)) >= _NOT_AS_SAID:
                 print(
-                    f"  {job.name}: made {job.passes:.3g} epochs, planned for were {epochs}: say how many it has (--epochs)"
+                    f"  {job.name}: passed its data {job.passes:.3g} times, planned for were {epochs}: "
+                    "say how many epochs it has (--epochs)"
                 )
     if real.is_fine:
         print(

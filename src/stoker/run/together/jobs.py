@@ -7,6 +7,7 @@
 An unknown key is an error. The number of epochs cannot be seen from outside a script, so it has to be said.
 """
 
+import hashlib
 import os
 import platform
 import re
@@ -37,14 +38,18 @@ class TogetherJob:
 
     @property
     def key(self) -> str:
-        """What values that were measured are kept under: what is done in an iteration, where, and on which host."""
+        """What values that were measured are kept under: what is done in an iteration, where, and on which host.
+
+        The script's text is part of it: another script of the same name has to be measured anew.
+        """
         words = list(self.words)
         for number in reversed(range(len(words))):
             if _EPOCHS.fullmatch(words[number]):
                 del words[number : number + 2]
             elif _EPOCHS.fullmatch(words[number].partition("=")[0]):
                 del words[number]
-        return f"{platform.node()} {self.folder or os.getcwd()} {shlex.join(words)}"
+        folder = self.folder or os.getcwd()
+        return f"{platform.node()} {folder} {shlex.join(words)} {_contents(Path(folder, *self.words[:1]))}"
 
 
 def read_jobs(texts: Sequence[str], epochs: str | None = None, *, first: int = 0) -> list[TogetherJob]:
@@ -77,6 +82,14 @@ def epochs_of(words: Sequence[str]) -> int | None:
             if value.isdecimal() and int(value):
                 return int(value)
     return None
+
+
+def _contents(script: Path) -> str:
+    """A name for what a script says; "-" for a module, whose place only its own start knows."""
+    try:
+        return hashlib.blake2b(script.read_bytes(), digest_size=8).hexdigest()
+    except OSError:
+        return "-"
 
 
 def _read(text: str, name: str) -> TogetherJob:
