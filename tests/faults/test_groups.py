@@ -23,7 +23,7 @@ import stoker
 from stoker.group import door as groups
 from stoker.group.life import READY
 from stoker.group.rules import Group
-from stoker.group.staging import LOOK_S
+from stoker.group.staging import LOOK_S, GroupAddress, GroupStaging
 from stoker.group.table import Table
 from stoker.host import process
 from stoker.host.locks import holder_of
@@ -318,6 +318,23 @@ def test_the_last_one_is_killed_and_is_swept_before_its_worker_knows(
     wait_until(job.batches, "reads")
     job.kill()
     wait_until(lambda: not (groups.home() / name).exists(), "nothing is left", limit_s=20)
+
+
+def test_the_last_one_is_killed_before_its_worker_has_begun(
+    name: str, jobs: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker finds nobody through whom it could open the group's memory."""
+
+    def open_late(address: GroupAddress) -> GroupStaging:
+        if os.getpid() != address.pid:
+            wait_until(lambda: (found := process.find(address.pid)) is None or found.is_dead, "killed")
+        return GroupStaging(address)
+
+    monkeypatch.setattr(members, "GroupStaging", open_late)
+    job = jobs(num_workers=1)
+    wait_until(job.workers, "its worker is started")
+    job.kill()
+    wait_until(lambda: not (groups.home() / name).exists(), "nothing is left")
 
 
 def test_all_are_killed_with_their_workers(name: str, jobs: Callable[..., Job]) -> None:

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from stoker.group.door import leave
+from stoker.group.door import leave, sweep
 from stoker.group.staging import GroupAddress, GroupStaging
+from stoker.host import process
 from stoker.host.parent import end_with_parent
 from stoker.internals.names import ExceptionWrapper
 from stoker.pool.serving import Duty, serve
@@ -88,8 +89,10 @@ class ProcessServing:
         self._duty.become_worker(worker)
         try:
             staging = GroupStaging(self._address)
-        except OSError:
-            return  # the training process has gone
+        except OSError:  # the training process has gone, and this worker was to remove what it leaves
+            with contextlib.suppress(OSError):
+                sweep()
+            return
         leaving = threading.Event()
         is_watched = end_with_parent(lambda: _take_leave(staging, leaving))
         try:
@@ -106,8 +109,12 @@ class ProcessServing:
 
 
 def _is_parent_gone() -> bool:
+    """The kernel is asked: the pipe by which multiprocessing knows is held open by workers that were forked later."""
     parent = multiprocessing.parent_process()
-    return parent is not None and not parent.is_alive()
+    if parent is None or parent.pid is None:
+        return False
+    found = process.find(parent.pid)
+    return found is None or found.is_dead
 
 
 def _take_leave(staging: GroupStaging, leaving: threading.Event) -> None:
