@@ -126,7 +126,9 @@ def test_the_report_is_for_people_and_a_stall_above_what_is_allowed_for_programs
         assert "more than 20 %" in word
         assert "Preparing is the limit" in done.stdout
         assert re.search(r"prep stall +#+\S* +\d+%", done.stdout)
-        assert f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
+        # Where the host is too busy for rates to be sure, that is said in the place of a plan.
+        is_planned = f"stoker run --plan {tmp_path / 'plan.toml'}" in done.stdout
+        assert is_planned or "quiet host" in " ".join(done.stdout.split())
         assert all(len(line) <= 80 for line in done.stdout.splitlines() if "stoker" not in line)  # commands are not broken
 
     in_some_try(check)
@@ -391,7 +393,7 @@ def test_progress_on_a_terminal(data: Path, tmp_path: Path) -> None:
     process.communicate()
     os.close(master)
     bars = re.findall(r"stoker: (█*)░* (\d+) s, (about \d+ s|a moment) left: ([^\r]*)", shown.decode())
-    assert bars[0][3] == "the script starts"
+    assert bars[0][3].rstrip() == "the script starts"  # blanks wipe out what was longer
     assert int(bars[0][1]) == 0
     assert len({what for *_, what in bars}) > 3
     lengths = [len(bar) for bar, *_ in bars]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from stoker.checkpoint.copying import Copier, UpdateHooks
-from stoker.checkpoint.files import NONSENSE, Directory
+from stoker.checkpoint.files import NONSENSE, Directory, made
 from stoker.checkpoint.frequency import CheckpointPace, Costs, choose
 from stoker.checkpoint.ranks import ranks_here
 from stoker.checkpoint.restoring import left_elsewhere, newest_whole
@@ -76,7 +76,7 @@ class Checkpointer:
             raise ConfigError("nothing to save was given: Checkpointer(directory, model=model, optimizer=optimizer, ...)")
         self._stateful = stateful
         self._ranks = ranks_here()
-        self._directory = Directory(_made(Path(directory).absolute(), self._ranks.node))
+        self._directory = Directory(made(Path(directory).absolute(), self._ranks.node))
         self._pace = CheckpointPace(overhead, fixed=every)
         self._timetable = Timetable(self._pace, self._ranks, stateful.values())
         self._writer = Writer(self._directory.path, keep) if self._ranks.is_writer else None
@@ -346,12 +346,3 @@ class Checkpointer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _made(path: Path, node: int | None) -> Path:
-    path = path if node is None else path / f"node-{node}"
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except (FileExistsError, NotADirectoryError):
-        raise ConfigError(f"{path} is a file, and checkpoints need a directory") from None
-    return path

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.checkpoint.disk import Disk
-from stoker.errors import CheckpointError
+from stoker.errors import CheckpointError, ConfigError
 from stoker.host.headroom import headroom_bytes
 
 MANIFEST_VERSION = 1
@@ -271,3 +271,13 @@ def _chunks(content: memoryview, bounds: Sequence[int], checksums: list[int]) ->
             checksum = zlib.crc32(chunk, checksum)
             yield chunk
         checksums.append(checksum)
+
+
+def made(path: Path, node: int | None) -> Path:
+    """The folder of a run's checkpoints, made if it is missing; each node of several has its own."""
+    path = path if node is None else path / f"node-{node}"
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, NotADirectoryError):
+        raise ConfigError(f"{path} is a file, and checkpoints need a directory") from None
+    return path
