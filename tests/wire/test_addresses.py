@@ -27,3 +27,10 @@ def test_an_own_name_that_no_other_host_reaches() -> None:
         local_addresses([("localhost", 7), ("192.0.2.1", 7)])
     with pytest.raises(ConfigError, match=r"^127\.0\.0\.1 is an address of this host alone, which the other peers"):
         local_addresses([("127.0.0.1", 7), ("192.0.2.1", 7)])
+
+
+def test_a_host_that_is_named_twice_is_an_error() -> None:
+    """It would take itself for another host."""
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:7 and 127\.1:7 are one peer"):
+        local_addresses([("127.0.0.1", 7), ("127.1", 7)])
+    assert local_addresses([("127.0.0.1", 7), ("127.1", 8)]) == [("127.0.0.1", 7), ("127.1", 8)]

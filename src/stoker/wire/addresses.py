@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import itertools
 import socket
 from collections.abc import Sequence
 
@@ -26,11 +27,15 @@ def parse_addresses(text: str, least: int = 2) -> list[Address]:
 
 
 def local_addresses(addresses: Sequence[Address]) -> list[Address]:
-    """Those of the addresses that are this host's: usually one. Raises ConfigError if others reach none of them."""
+    """Those of the addresses that are this host's: usually one. Raises ConfigError if others reach none of them, or if two
+    are the same."""
     found = [address for address in addresses if is_local(address[0])]
     if not found:
         names = ", ".join(f"{host}:{port}" for host, port in addresses)
         raise ConfigError(f"this host is not among the peers {names}: name each by an address that it has")
+    for (host, port), (other, other_port) in itertools.combinations(found, 2):
+        if port == other_port and set(_places(host)) & set(_places(other)):
+            raise ConfigError(f"{host}:{port} and {other}:{port} are one peer: name every host once")
     if len(found) < len(addresses) and all(_is_loopback(host) for host, _ in found):
         name, place = found[0][0], _places(found[0][0])[0]
         what = f"{name} is an address of this host alone" if name == place else f"{name} is {place} on this host"
