@@ -5,6 +5,7 @@ import ipaddress
 import itertools
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 from stoker.errors import ConfigError
 
@@ -46,7 +47,21 @@ def local_addresses(addresses: Sequence[Address]) -> list[Address]:
 def _is_loopback(host: str) -> bool:
     """Whether a name means an address of this host alone, as Debian's 127.0.1.1 for a host's own name."""
     places = _places(host)
-    return bool(places) and all(ipaddress.ip_address(place).is_loopback for place in places)
+    return bool(places) and all(map(_is_here_alone, places))
+
+
+def _is_here_alone(place: str) -> bool:
+    return ipaddress.ip_address(place.partition("%")[0]).is_loopback
+
+
+def place_for_others(host: str, port: int) -> tuple[int, Any]:
+    """What a name means: the family and the address, one that other hosts reach if there is one. Raises OSError.
+
+    Where /etc/hosts has a host's own name twice, Debian's 127.0.1.1 comes first.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, place = min(found, key=lambda one: _is_here_alone(str(one[4][0])))
+    return family, place
 
 
 def _places(host: str) -> list[str]:
