@@ -25,6 +25,7 @@ from stoker.errors import ConfigError
 from stoker.feed import ahead
 from stoker.keeper.peering import Peering
 from stoker.profile import Profile
+from stoker.sealed import SHARED_BYTES
 from stoker.source.files import file_version, shared_file_key
 from stoker.wire import handshake
 from stoker.wire.addresses import parse_addresses
@@ -32,6 +33,7 @@ from stoker.wire.peer import Peer
 from stoker.wire.server import ItemServer
 from stoker.wire.tls import VARIABLES
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "unmodified"
 PLANTED = Path(__file__).parents[1] / "scripts" / "planted.py"
 FILES, SIZE = 24, 3000
 SECRET = b"of these tests" * 4
@@ -94,6 +96,22 @@ def test_folders_of_one_dataset_that_end_alike_are_told_apart_on_all_hosts() -> 
     assert shared_file_key("/a/train/1.npy", ("/a/train",)) == shared_file_key("/b/train/1.npy", ("/b/train", "/b/val"))
 
 
+def test_the_data_of_the_examples_is_the_same_on_two_hosts_that_make_it(tmp_path: Path) -> None:
+    """As docs/peers.md tells to make it."""
+    found: list[set[bytes]] = []
+    for name in ("here", "there"):
+        words = [sys.executable, EXAMPLES / "make_data.py", tmp_path / name, "--pictures", "4", "--sounds", "0"]
+        subprocess.run(words, check=True)
+        folder = tmp_path / name / "pictures"
+        keys = [
+            (shared_file_key(str(path), (str(folder),)) or b"") + file_version(path.stat())
+            for path in folder.glob("*/*.jpg")
+        ]
+        found.append({key[:SHARED_BYTES] for key in keys})
+    assert len(found[0]) == 4
+    assert found[0] == found[1]
+
+
 def test_two_datasets_that_are_called_alike_are_not_taken_for_each_other(tmp_path: Path, with_peers: Any) -> None:
     folders = [filled(tmp_path / year / "train", year[-1:].encode()) for year in ("2019", "2020")]
     with with_peers(Listed(folders[0])) as first, with_peers(Listed(folders[1])) as second:
@@ -102,6 +120,13 @@ def test_two_datasets_that_are_called_alike_are_not_taken_for_each_other(tmp_pat
             for _ in range(20):  # the keeper says so when it runs
                 assert list(second) == [[b"0" * SIZE] * 4] * (FILES // 4)
                 time.sleep(0.1)
+        assert troubles_of(second.peers)
+        second.close()
+        until(lambda: not troubles_of(second.peers))  # although the keeper goes on for the first one
+
+
+def troubles_of(peers: str) -> list[str]:
+    return [about["trouble"] for about in the_keeper()["peers"] if about["peers"] == peers and "trouble" in about]
 
 
 def test_a_keeper_shows_the_certificate_that_a_job_names_and_wants_one(
@@ -267,7 +292,7 @@ def test_files_that_are_not_the_same_on_another_host_are_one_warning(
 
                 def has_asked() -> bool:
                     assert list(loader) == [[b"x" * SIZE] * 4] * (FILES // 4)
-                    peers = [peer for host in the_keeper()["peers"] for peer in host["hosts"].values()]
+                    peers = [peer for host in the_keeper()["peers"] for peer in host.get("hosts", {}).values()]
                     return any(peer["given"] or peer["in_vain"] >= 16 for peer in peers)
 
                 until(has_asked)

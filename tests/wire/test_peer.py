@@ -426,7 +426,8 @@ def test_tls_on_one_side_only_is_named(kept: Kept, certificates: Tls, is_server:
     with ItemServer(("127.0.0.1", 0), kept, SECRET, tls=sides[0], handshake_s=1) as server:
         with Peer(server.address, SECRET, tls=sides[1]) as peer:
             until(lambda: peer.stats().trouble)
-            assert "TLS" in peer.stats().trouble
+            trouble = peer.stats().trouble
+            assert "TLS" in trouble and "on for both" in trouble
             assert peer.get([name(1)]).payloads == (None,)
     assert server.stats().requests == 0
 

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,10 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(ConfigError, match="STOKER_SECRET_FILE"):
             shared_secret({"STOKER_SECRET_FILE": str(path)})
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_refused_and_nobody_waits_for_who_writes_to_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigError, match="is not a file"):
+        shared_secret({"STOKER_SECRET_FILE": str(tmp_path / "pipe")})

@@ -19,7 +19,7 @@ from stoker.internals import stores
 from stoker.keeper.client import Line
 from stoker.keeper.view import keepers
 from stoker.meter import now
-from stoker.wire.addresses import Address, local_addresses, parse_addresses
+from stoker.wire.addresses import Address, local_addresses, parse_addresses, place_for_others
 from stoker.wire.secret import VARIABLE
 from stoker.wire.tls import from_environment
 
@@ -153,8 +153,8 @@ def _find() -> Meeting | None:
 
 def _own_address(towards: Address) -> str:
     """The address of this host that others see when it connects to one of them. Raises ConfigError if there is none."""
-    family, kind, _, _, place = socket.getaddrinfo(*towards, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as trial:
+    family, place = place_for_others(*towards)
+    with socket.socket(family, socket.SOCK_DGRAM) as trial:
         trial.connect(place)  # nothing is sent
         found: str = trial.getsockname()[0]
     if found.startswith("127.") or found == "::1":

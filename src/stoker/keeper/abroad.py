@@ -41,7 +41,8 @@ class Abroad:
         self._peerings: dict[_Name, tuple[Peering, int]] = {}
         self._called: dict[_Name, dict[str, str]] = {}
         """The folders of the data, by what all hosts call them, of each `Peering`."""
-        self._trouble: dict[tuple[str, Path], str] = {}
+        self._trouble: dict[tuple[int, int], tuple[str, Path, str]] = {}
+        """Of loaders that live: how they name their peers, for which cache, and why these cannot be used."""
         self._leaving: dict[_Name, threading.Thread] = {}
         """Leaving the others may take a while, and callers hold the house's lock."""
         self._answering: ThreadPoolExecutor | None = None
@@ -52,7 +53,9 @@ class Abroad:
         """Whether other hosts take part now."""
         return bool(self._peerings)
 
-    def join(self, about: dict[str, Any], folder: Path, table: KeeperTable, roots: tuple[str, ...]) -> Far | None:
+    def join(
+        self, who: tuple[int, int], about: dict[str, Any], folder: Path, table: KeeperTable, roots: tuple[str, ...]
+    ) -> Far | None:
         """A loader's files on other hosts; None if it knows none, or if they cannot be used."""
         peers = str(about["peers"])
         if peers in ("", "auto"):
@@ -65,9 +68,9 @@ class Abroad:
             self._call(name, roots)
             peering, users = self._peerings.get(name) or (_begin(about), 0)
         except (ConfigError, OSError) as error:
-            self._trouble[peers, folder] = str(error)
+            self._trouble[who] = peers, folder, str(error)
             return None
-        self._trouble.pop((peers, folder), None)
+        self._trouble = {other: known for other, known in self._trouble.items() if known[:2] != (peers, folder)}
         self._peerings[name] = peering, users + 1
         peering.add(addresses_in(about))
         peering.give(folder, is_ruled=bool(about["reuse"]))
@@ -80,6 +83,12 @@ class Abroad:
             if called.setdefault(word, folder) != folder:
                 raise ConfigError(f"{called[word]} and {folder} are both called {word} among the hosts: rename one of them")
         self._called[name] = called
+
+    def forget(self, caller: int, loader: int | None = None) -> None:
+        """A loader has gone, or a process with all of them: what was in its way is nobody's trouble any more."""
+        gone = [who for who in self._trouble if who[0] == caller and loader in (None, who[1])]
+        for who in gone:
+            del self._trouble[who]
 
     def leave(self, far: Far | None, folder: Path) -> None:
         """A loader has gone."""
@@ -128,7 +137,8 @@ class Abroad:
     def state(self) -> list[dict[str, Any]]:
         """What others may see of it."""
         found: list[dict[str, Any]] = [
-            {"peers": peers, "folder": str(folder), "trouble": why} for (peers, folder), why in self._trouble.items()
+            {"peers": peers, "folder": str(folder), "trouble": why}
+            for peers, folder, why in dict.fromkeys(self._trouble.values())
         ]
         for (peers, *_), (peering, _) in list(self._peerings.items()):
             stats = peering.stats()

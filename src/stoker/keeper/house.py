@@ -100,6 +100,7 @@ class House:
                     queue.reuse.begin(said.number)
             else:
                 self._close(name)
+                self._abroad.forget(*name)
 
     def _come(self, name: tuple[int, int], pid: int, said: Said) -> None:
         descriptors = list(said.descriptors)
@@ -111,7 +112,7 @@ class House:
             near = self._near(Path(about["folder"]), str(about.get("disk", "")))
             stager = Stager(int(about["staging"]), descriptors.pop(0))
             roots, table = tuple(map(str, about["roots"])), KeeperTable(descriptors.pop(0))
-            far = self._abroad.join(about, near.folder, table, roots)
+            far = self._abroad.join(name, about, near.folder, table, roots)
             if "orders" in more and far is not None:
                 self._foretell(near, far, table, roots, about["reuse"], descriptors.pop(more.index("orders")))
                 more.remove("orders")
@@ -179,6 +180,7 @@ class House:
         with self._changed:
             for name in [name for name in self._queues if name[0] == caller]:
                 self._close(name)
+            self._abroad.forget(caller)
 
     def _close(self, name: tuple[int, int]) -> None:
         queue = self._queues.pop(name, None)

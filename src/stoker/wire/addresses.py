@@ -2,8 +2,10 @@
 
 import contextlib
 import ipaddress
+import itertools
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 from stoker.errors import ConfigError
 
@@ -26,11 +28,15 @@ def parse_addresses(text: str, least: int = 2) -> list[Address]:
 
 
 def local_addresses(addresses: Sequence[Address]) -> list[Address]:
-    """Those of the addresses that are this host's: usually one. Raises ConfigError if others reach none of them."""
+    """Those of the addresses that are this host's: usually one. Raises ConfigError if others reach none of them, or if two
+    are the same."""
     found = [address for address in addresses if is_local(address[0])]
     if not found:
         names = ", ".join(f"{host}:{port}" for host, port in addresses)
         raise ConfigError(f"this host is not among the peers {names}: name each by an address that it has")
+    for (host, port), (other, other_port) in itertools.combinations(found, 2):
+        if port == other_port and set(_places(host)) & set(_places(other)):
+            raise ConfigError(f"{host}:{port} and {other}:{port} are one peer: name every host once")
     if len(found) < len(addresses) and all(_is_loopback(host) for host, _ in found):
         name, place = found[0][0], _places(found[0][0])[0]
         what = f"{name} is an address of this host alone" if name == place else f"{name} is {place} on this host"
@@ -41,7 +47,21 @@ def local_addresses(addresses: Sequence[Address]) -> list[Address]:
 def _is_loopback(host: str) -> bool:
     """Whether a name means an address of this host alone, as Debian's 127.0.1.1 for a host's own name."""
     places = _places(host)
-    return bool(places) and all(ipaddress.ip_address(place).is_loopback for place in places)
+    return bool(places) and all(map(_is_here_alone, places))
+
+
+def _is_here_alone(place: str) -> bool:
+    return ipaddress.ip_address(place.partition("%")[0]).is_loopback
+
+
+def place_for_others(host: str, port: int) -> tuple[int, Any]:
+    """What a name means: the family and the address, one that other hosts reach if there is one. Raises OSError.
+
+    Where /etc/hosts has a host's own name twice, Debian's 127.0.1.1 comes first.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, place = min(found, key=lambda one: _is_here_alone(str(one[4][0])))
+    return family, place
 
 
 def _places(host: str) -> list[str]:

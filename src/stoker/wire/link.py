@@ -208,7 +208,7 @@ def connect(
     except ssl.SSLError as error:
         stream.close()
         raise ConfigError(
-            f"{where} cannot be used with TLS: are both certificates of the same authority? {error}"
+            f"{where} cannot be used with TLS: is it on for both hosts, with certificates of the same authority? {error}"
         ) from error
     except BaseException:
         stream.close()

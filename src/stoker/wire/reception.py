@@ -17,6 +17,7 @@ from typing import Self
 from stoker import checksum
 from stoker.errors import ConfigError
 from stoker.wire import handshake
+from stoker.wire.addresses import place_for_others
 from stoker.wire.channel import Channel
 from stoker.wire.frames import FrameError
 from stoker.wire.streams import PlainStream, Stream, TlsStream
@@ -187,8 +188,8 @@ class Reception:
 def _listen(address: tuple[str, int]) -> socket.socket:
     host, port = address
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server(address, family=family, backlog=_BACKLOG)
+        family, place = place_for_others(host, port)
+        listening = socket.create_server(place, family=family, backlog=_BACKLOG)
     except OSError as error:
         raise ConfigError(f"cannot listen at {host}:{port}: {error}") from error
     listening.setblocking(False)

@@ -26,7 +26,7 @@ def shared_secret(environment: Mapping[str, str] = os.environ) -> bytes:
 def read_secret(path: Path) -> bytes:
     """The secret in a file, without white space around it. Raises ConfigError."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise ConfigError(f"{path} ({VARIABLE}) is not a file")
@@ -40,3 +40,8 @@ def read_secret(path: Path) -> bytes:
     if not LEAST_BYTES <= len(secret) <= _MOST_BYTES:
         raise ConfigError(f"the secret in {path} ({VARIABLE}) must have {LEAST_BYTES} to {_MOST_BYTES:,} bytes")
     return secret
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file. A pipe would wait for somebody who writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
