@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,12 @@ def test_words_of_a_picture_stay_in_their_boxes() -> None:
 def test_links_beside_the_site_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text())
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_what_the_readme_installs_for_the_site_has_what_makes_it() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    (group,) = re.findall(r"`mkdocs serve`[^`]*`pip install --group (\w+)`", (ROOT / "README.md").read_text())
+    assert "mkdocs-material" in groups[group]
 
 
 def test_the_reference_has_every_public_name() -> None:
