@@ -72,11 +72,13 @@ def test_any_name_can_be_printed(tmp_path: Path) -> None:
     [
         (["analyze", "--iter", "3", "x.py"], 2),
         (["analyze", "--time", "nan", "x.py"], 1),
+        (["analyze", "--fail-above", "nan", "x.py"], 1),
+        (["analyze", "--fail-above", "100", "x.py"], 1),
         (["run", "--cache", "1MB", "--peers", "node1", "x.py"], 1),
         (["run", "--cache", "1MB", "--peers", "192.0.2.1:7,192.0.2.2:7", "x.py"], 1),
         (["run", "--cache", "1MB", "--peers", "127.0.0.1:7,127.0.0.1:8", "x.py"], 1),
     ],
-    ids=["short", "nan", "peers", "not among the peers", "no secret"],
+    ids=["short", "nan", "no limit", "a limit that holds always", "peers", "not among the peers", "no secret"],
 )
 def test_options_that_mean_nothing_are_refused_before_anything_runs(words: list[str], code: int, tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("open('ran', 'w')")

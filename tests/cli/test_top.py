@@ -308,6 +308,10 @@ def test_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert main(["top", "--once"]) == 1
     said = f"{tmp_path / 'none'} is not a folder of this user alone: chmod 700 {tmp_path / 'none'}\n"
     assert capsys.readouterr().err.endswith(said)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("STOKER_TOP", str(tmp_path / "file"))
+    assert main(["top", "--once"]) == 1
+    assert f"{tmp_path / 'file'} is not a folder of this user alone" in capsys.readouterr().err
 
 
 def test_a_loader_says_why_it_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

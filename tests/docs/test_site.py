@@ -1,10 +1,12 @@
 """The site: it is built without a warning, it can be read on a phone and by keyboard, and no link beside it is broken."""
 
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from playwright.sync_api import sync_playwright
 from tests.tries import HANG_S
 
 import stoker
+from stoker.cli.help import GROUPS
 from stoker.live.exposition import expose
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +34,16 @@ def test_the_reference_is_made_from_the_source(site: Path) -> None:
     families = [line.split()[2] for line in expose([], 0.0, 0.0, "").splitlines() if line.startswith("# HELP")]
     assert [name for name in families if f"<code>{name}</code>" not in page] == []
     assert "--fail-above" in (site / "reference" / "commands" / "index.html").read_text()
+
+
+def test_the_reference_has_the_usage_of_each_command_and_the_arguments_of_each_class(site: Path) -> None:
+    usages = re.findall(r"usage: (stoker \S+)", (site / "reference" / "commands" / "index.html").read_text())
+    assert {f"stoker {name}" for names in GROUPS.values() for name in names} == set(usages)
+    page = re.sub(r"<[^>]+>", "", (site / "reference" / "api" / "index.html").read_text())
+    for call in (stoker.DataLoader, stoker.Dataset, stoker.Checkpointer):
+        shown = page.partition(f"{call.__name__}(")[2].partition("\n)")[0]
+        missing = [name for name in inspect.signature(call.__init__).parameters if f"{name}:" not in shown]
+        assert missing == ["self"]
 
 
 def test_pages_fit_a_phone_and_go_by_keyboard(site: Path) -> None:
@@ -97,6 +110,12 @@ def test_words_of_a_picture_stay_in_their_boxes() -> None:
 def test_links_beside_the_site_lead_somewhere(name: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / name).read_text())
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_what_the_readme_installs_for_the_site_has_what_makes_it() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    (group,) = re.findall(r"`mkdocs serve`[^`]*`pip install --group (\w+)`", (ROOT / "README.md").read_text())
+    assert "mkdocs-material" in groups[group]
 
 
 def test_the_reference_has_every_public_name() -> None:

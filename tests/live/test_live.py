@@ -422,6 +422,8 @@ def test_a_wait_that_goes_on_counts() -> None:
         ({"wait_s": 5.0}, ""),
         ({"left_at": 160.0, "is_over": True}, ""),
         ({"faults": 2}, "the cache failed 2 times"),
+        ({"faults": 1}, "the cache failed once"),
+        ({"left_at": 160.0, "asked_at": 161.0, "workers": 1}, "waiting 39 s for its only worker"),
         ({"left_at": 160.0, "asked_at": 161.0, "workers": 0}, f"waiting 39 s for its own process {os.getpid()}"),
         ({"left_at": 0.0, "batches": 0, "asked_at": 100.0, "late_pid": 77}, "waiting 100 s for worker pid 77"),
     ],
@@ -584,6 +586,16 @@ def test_groups_are_seen_at_one_moment(tmp_path: Path) -> None:
             "waits for {}, which is 7 batches behind in the group search-7",
         ),
         ({}, {"seen": {"wait_s": 50.0, "prep_s": 399.0}}, "prep-bound: the 2 workers of the group search-7 are busy 100 %"),
+        (
+            {"workers": ()},
+            {"seen": {"wait_s": 50.0, "prep_s": 199.0}},
+            "prep-bound: the only worker of the group search-7 is busy",
+        ),
+        (
+            {"workers": ()},
+            {"waiting_s": 5.0, "waits": Waits("prepared", None, 0)},
+            "waiting 5 s for the only worker of the group search-7",
+        ),
         ({}, {}, ""),
     ],
 )

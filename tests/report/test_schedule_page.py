@@ -42,3 +42,11 @@ def test_all_charts_are_drawn_and_nothing_is_asked_for(seen: Visit) -> None:
         assert seen.ask(f"() => document.querySelectorAll('#chart-{name} path.line').length") == lines
     assert "NaN" not in seen.page.content()
     assert seen.ask("() => [...document.querySelectorAll('#legend li')].map((one) => one.textContent)") == ["a", "b"]
+
+
+def test_charts_can_be_read_on_a_phone(seen: Visit) -> None:
+    seen.page.set_viewport_size({"width": 375, "height": 740})
+    assert seen.ask("() => document.documentElement.scrollWidth") <= 375
+    heights = "() => [...document.querySelectorAll('svg text')].map((one) => one.getBoundingClientRect().height)"
+    assert min(seen.ask(heights)) > 7
+    assert seen.ask("() => document.querySelector('#chart-gantt').scrollWidth") > 700

@@ -66,6 +66,14 @@ def test_axes_have_round_numbers_and_the_page_says_when_and_where(visit: Any) ->
     assert re.match(rf"Page made \d{{4}}-\d\d-\d\d \d\d:\d\d on {re.escape(gethostname())} by stoker", last)
 
 
+def test_charts_can_be_read_on_a_phone(visit: Any) -> None:
+    seen = visit(page_of(planned("large", "small")))
+    seen.page.set_viewport_size({"width": 375, "height": 740})
+    assert seen.ask("() => document.documentElement.scrollWidth") <= 375
+    heights = "() => [...document.querySelectorAll('svg text')].map((one) => one.getBoundingClientRect().height)"
+    assert min(seen.ask(heights)) > 7
+
+
 def test_the_slider_tells_what_python_predicts(visit: Any) -> None:
     plan = planned("large", "small")
     seen = visit(page_of(plan))

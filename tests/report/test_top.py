@@ -19,6 +19,13 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
         assert clip(line, width) == line
 
 
+def test_nobody_is_said_in_whole_words_in_a_narrow_terminal() -> None:
+    lines = table([], Style(40, None))
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines).endswith("under `stoker run` or use stoker.DataLoader")
+    assert len(table([], Style(40, 2))) == 2
+
+
 def test_the_stalled_come_first_when_not_all_fit() -> None:
     stalled = measure(None, (300.0, seen_at(200.0, 10, asked_at=200.1)))
     lines = table([*[row_of(script=f"{number}.py") for number in range(9)], stalled], Style(120, 6))

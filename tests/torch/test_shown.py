@@ -29,7 +29,7 @@ def test_a_loader_shows_what_it_is_and_what_it_did() -> None:
             pass
         after = words_of(loader._repr_html_())
     assert "TensorDataset, 1,000 samples" in before
-    assert "100 of 10" in before
+    assert "100, of 10 samples each" in before  # "100 of 10" would read as how far it is
     assert "2 processes" in before
     assert "so far" not in before
     assert "100 batches, 1,000 samples" in after

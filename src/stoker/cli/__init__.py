@@ -83,7 +83,8 @@ def _parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, An
     parser.add_argument("--version", action="version", version=version)
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of an error")
     parser.add_argument("--completion", choices=SHELLS, help='for your shell\'s start: eval "$(stoker --completion bash)"')
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS)
+    # Without `prog` the usage of a command would begin with the usage above.
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, prog="stoker")
     for name, module in modules.items():
         # A short form of an option today may be that of two tomorrow.
         module.add_options(

@@ -109,6 +109,8 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"--cache is a fraction from 0 to 1, not {options.cache:g}")
     if options.iterations < 1 or not 0 < options.time < float("inf") or (options.loader is not None and options.loader < 1):
         raise ConfigError("--iterations, --time and --loader must be more than 0")
+    if options.fail_above is not None and not 0 <= options.fail_above < 100:  # at 100 it could never fail
+        raise ConfigError(f"--fail-above is a percentage from 0 to below 100, not {options.fail_above:g}")
     if options.peers is not None:
         parse_addresses(options.peers, least=1)
         shared_secret()

@@ -61,7 +61,7 @@ def _fill(facts: Facts, descriptor: int) -> None:
 def loaders() -> dict[str, Seen]:
     """What the loaders of this user on this host have published, by their tokens. Files of the dead are swept."""
     folder = place() or folders.home() / "loaders"
-    if folder.parent.is_dir():
+    if folder.parent.exists():
         folders.check(folder.parent)  # or else loaders do without, and nobody learns why
     if not folder.is_dir():
         return {}

@@ -27,7 +27,7 @@ def stall(row: LoaderRow, words: str) -> str:
     elif seen.late_pid:
         who = f"worker pid {seen.late_pid}"
     else:
-        who = f"one of {seen.workers} workers"
+        who = f"one of {seen.workers} workers" if seen.workers > 1 else "its only worker"
         words = ""
     pid = seen.late_pid or seen.facts.pid
     doing = f" ({words}; `py-spy dump --pid {pid}` shows where)" if words else ""
@@ -37,9 +37,10 @@ def stall(row: LoaderRow, words: str) -> str:
 def limit(row: LoaderRow) -> str:
     """The limit of a loop that waits for a good part of its time, in words."""
     seen, group = row.seen, row.group
-    workers, whose = seen.workers, "workers"
+    workers, whose, are = seen.workers, "workers", "are"
     if group is not None:
-        workers, whose = group.workers, f"the {group.workers} workers of the group {group.name}"
+        workers, whose = group.workers, _workers(group)
+        are = "is" if workers == 1 else "are"
     words = []
     if row.waiting >= _BOUND and row.state in ("waits", "trains") and row.batches_per_s:
         if row.fetch is not None and row.fetch > 0.5:
@@ -47,12 +48,17 @@ def limit(row: LoaderRow) -> str:
         elif not workers and (group is not None or not seen.facts.group):
             words.append("prep-bound: the loop prepares its batches itself (num_workers=0)")
         elif row.busy is not None and row.busy >= _BUSY:
-            words.append(f"prep-bound: {whose} are busy {_percent(row.busy)} of the time")
+            words.append(f"prep-bound: {whose} {are} busy {_percent(row.busy)} of the time")
         elif row.busy is not None:
             words.append(f"waits with {whose} {_percent(row.busy)} busy: single slow batches, or too many small ones")
     if seen.faults:
-        words.append(f"the cache failed {seen.faults} times, and storage was read instead")
+        often = "once" if seen.faults == 1 else f"{seen.faults} times"
+        words.append(f"the cache failed {often}, and storage was read instead")
     return "; ".join(words)
+
+
+def _workers(group: GroupView) -> str:
+    return f"the {f'{group.workers} workers' if group.workers != 1 else 'only worker'} of the group {group.name}"
 
 
 def _percent(share: float) -> str:
@@ -113,7 +119,7 @@ def _awaited(group: GroupView, own: MemberView, waits: Waits, doing: Doing) -> s
     if waits.kind == groups.NOBODY:
         return f"workers, of which the group {group.name} has none"
     if member is None:
-        return f"one of the {group.workers} workers of the group {group.name}"
+        return f"one of {_workers(group)}" if group.workers > 1 else _workers(group)
     if waits.kind == groups.ROOM:
         where = "" if member.is_reading else " and is not within an epoch"
         words = doing(member.pid).removeprefix("prep: ").removeprefix("fetch: ")

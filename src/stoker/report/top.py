@@ -59,7 +59,7 @@ _COLUMNS = (
 def table(rows: Sequence[LoaderRow], style: Style) -> list[str]:
     """The lines. A hint stands below its row; if not all fit, those that are stalled come first. Groups stand below all."""
     if not rows:
-        return [clip(NOBODY, style.width)]
+        return textwrap.wrap(NOBODY, max(style.width, 1))[: style.height]
     below = _groups(rows, style)
     if style.height is None:
         return [*_loaders(rows, style, None), *below]

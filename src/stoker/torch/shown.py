@@ -16,7 +16,7 @@ def card_of(loader: Any, stats: LoaderStats) -> str:
     rows = {
         "dataset": type(loader.dataset).__name__ + (f", {samples:,} samples" if samples is not None else ""),
         "batches": ("of unknown number" if batches is None else f"{batches:,}")
-        + (f" of {loader.batch_size:,}" if loader.batch_size else ""),
+        + (f", of {loader.batch_size:,} samples each" if loader.batch_size else ""),
         "workers": workers,
     }
     rows |= {name: str(getattr(loader, name)) for name in ("seed", "cache", "group") if getattr(loader, name) is not None}
