@@ -1,8 +1,10 @@
 """The daemon against a cluster that is only pretended: what it does when leases end, get lost, or are started twice."""
 
+import contextlib
 import fcntl
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -530,9 +532,13 @@ def test_commands_speak_with_the_state(
     ("words", "said"),
     [
         (["submit", "--cache", "much", "--", "train.py"], "--cache"),
+        (["submit", "--gpus", "0", "--", "train.py"], "--gpus and --iterations must be from 1 to"),
+        (["submit", "--gpus", "9" * 30, "--", "train.py"], "--gpus and --iterations must be from 1 to"),
+        (["submit", "--iterations", "9" * 30, "--", "train.py"], "--gpus and --iterations must be from 1 to"),
         (["submit", "--measure", "--state", "no-state", "--", "train.py"], "no-state/state.sqlite cannot be used"),
         (["submit", "--state", "train.py", "--", "train.py"], "the scheduler's folder train.py cannot be made"),
         (["ls", "--state", "no-state"], "no-state/state.sqlite cannot be used as a scheduler's state"),
+        (["ls", "--state", "other"], "other/state.sqlite cannot be used as a scheduler's state: table jobs already exists"),
         (["profile", "-o", "nowhere/job.json", "--", "train.py"], "--output: nowhere/job.json cannot be written"),
         (["profile", "-o", "job.json", "--cpus", "0", "--", "train.py"], "--cpus, --core and --time are more than 0"),
         (["profile", "-o", "job.json", "--time", "nan", "--", "train.py"], "--cpus, --core and --time are more than 0"),
@@ -546,6 +552,9 @@ def test_what_cannot_work_is_told_before_a_script_is_run_or_queued(
     Path("train.py").write_text("open('was-run', 'w')")
     Path("no-state").mkdir()
     Path("no-state/state.sqlite").write_text("this is no database, but a text of some length\n" * 20)
+    Path("other").mkdir()
+    with contextlib.closing(sqlite3.connect("other/state.sqlite")) as of_another:
+        of_another.execute("CREATE TABLE jobs (x)")
     assert main(["schedule", *words]) == 1
     assert said in capsys.readouterr().err
     assert not Path("was-run").exists() and not list(Path("state").glob("jobs/*"))
