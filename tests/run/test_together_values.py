@@ -10,8 +10,9 @@ import pytest
 
 from stoker.errors import CommandError
 from stoker.live.record import Facts, Seen
-from stoker.run.together import joining
-from stoker.run.together.catalogue import Catalogue, Solo
+from stoker.run.together import joining, learning
+from stoker.run.together.calibrating import Calibration
+from stoker.run.together.catalogue import Beside, Catalogue, Solo
 from stoker.run.together.conducting import _Watched
 from stoker.run.together.going_on import who_goes_on
 from stoker.run.together.jobs import TogetherJob
@@ -217,3 +218,17 @@ def test_a_job_that_ends_while_it_is_looked_at_is_passed_by_if_another_one_can_b
                 joining.partners(str(other.pid), catalogue)
         finally:
             other.kill()
+
+
+def test_values_that_cannot_be_kept_are_good_for_this_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Calibration((COLD, COLD), {(0, 1): Beside(), (1, 0): Beside()}, 1.0, 0.0, ())
+    monkeypatch.setattr(learning, "calibrate", lambda *_: found)
+    jobs = [TogetherJob(name, ("x.py", name), 1) for name in "AB"]
+    (tmp_path / "file").touch()
+    its = learning.Learning(jobs, [1], 0, [Running(job.name, os.getpid()) for job in jobs])
+    nothing = learning.KnownValues({}, {})
+    known = its.measure(nothing, Catalogue(tmp_path / "file" / "below" / "together.json"), 100, lambda _: None)
+    assert known.solos == [COLD, COLD]
+    assert "cannot be kept for the next time" in its.said and "Not a directory" in its.said
+    its.measure(nothing, kept := Catalogue(tmp_path / "together.json"), 100, lambda _: None)
+    assert learning.recall(kept, jobs) == known
