@@ -116,6 +116,24 @@ def test_jobs_run_wait_and_end(world: World) -> None:
     assert (world.state.job(jobs[1]).status, world.state.job(jobs[1]).code) == ("failed", 3)
 
 
+def test_a_lease_that_has_ended_does_not_stay_in_the_cluster_that_was_not_told(world: World) -> None:
+    job = world.submit()
+    world.daemon.look()
+    name = f"stoker-{world.state.token}-{job}-1"
+    world.cluster.there["stoker-00000000-1-1"] = True  # of another scheduler
+    world.end(job, 1, 0)
+    world.cluster.there[name] = True  # as with a slurmctld that was killed before it had written down the end
+    world.daemon.look()
+    assert world.cluster.said == [], "a lease that has just ended needs a moment"
+    world.pass_round()
+    assert world.cluster.said == [("cancel", name)]
+    world.now += 1
+    world.daemon.look()
+    del world.cluster.there[name]
+    world.pass_round()
+    assert world.cluster.said == [("cancel", name)]
+
+
 def test_a_job_that_is_done_has_done_what_its_last_lease_told(world: World) -> None:
     job = world.submit(iterations=40)
     world.daemon.look()

@@ -184,6 +184,10 @@ class State:
         """By which the cluster knows a lease, and no other of any scheduler."""
         return f"stoker-{self.token}-{lease.job_id}-{lease.number}"
 
+    def is_own(self, name: str) -> bool:
+        """Whether the cluster knows a lease of this scheduler by a name."""
+        return name.startswith(f"stoker-{self.token}-")
+
     def jobs(self, *statuses: str) -> list[KnownJob]:
         """Those of these statuses, or all, in the order in which they came."""
         marks = ", ".join("?" * len(statuses))
