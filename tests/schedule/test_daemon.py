@@ -145,6 +145,22 @@ def test_a_job_that_is_done_has_done_what_its_last_lease_told(world: World) -> N
     assert (world.state.job(job).status, world.state.job(job).done) == ("done", 40.0)
 
 
+def test_a_job_that_makes_room_is_said_to_move(world: World) -> None:
+    world.start(switch_cost_s=0.0)
+    small = [world.submit(None) for _ in range(4)]
+    world.daemon.look()
+    for job in small:
+        world.begin(job, 1)
+    by_server = {job: world.state.leases(job)[0].lease.placement.shares[0].server for job in small}
+    for server in "ab":  # one GPU of each server is free then, and a job of two waits
+        world.end(next(job for job in small if by_server[job] == server), 1, 0)
+    large = world.submit(None, gpus=2)
+    world.pass_round()
+    assert world.living(large) == [1]
+    said = [word for job in small for _, _, word in world.state.events(job)]
+    assert said.count("is to end: it moves to another server") == 1
+
+
 def test_a_job_without_a_profile_has_its_share(world: World) -> None:
     job = world.submit(None)
     world.daemon.look()
