@@ -7,10 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tests.schedule.test_sensitivity import MINIMAL
 from tests.tries import in_some_try, until
 
+from stoker.cli import main
 from stoker.live import folder
+from stoker.schedule import quota
 from stoker.schedule.job import Server
 from stoker.schedule.profiles import read_profiles
 from stoker.schedule.state import State
@@ -94,3 +97,14 @@ def test_what_is_stopped_while_it_measures_leaves_no_script_behind(tmp_path: Pat
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 128 + signal.SIGINT, "as by Ctrl-C"
     assert not trains()
+
+
+def test_where_cores_cannot_be_limited_nothing_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quota, "groups", lambda _: [])
+    Path("train.py").write_text("open('was-run', 'w')")
+    assert main(["schedule", "profile", "-o", "job.json", "--", "train.py"]) == 1
+    assert "the number of cores could not be limited here: it needs root" in capsys.readouterr().err
+    assert not Path("was-run").exists()

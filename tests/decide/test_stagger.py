@@ -261,6 +261,10 @@ def test_what_makes_no_sense_is_refused() -> None:
     for bad in ({"cached": 1.5}, {"objective": "luck"}, {"epochs": (0, 1)}, {"elapsed_s": -1.0}, {"ready": -0.1}):
         with pytest.raises(ConfigError):
             stagger(SLOW, FAST, **{"iterations": (10, 10), **bad})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="each of two jobs"):
+        stagger(SLOW, FAST, epochs=(1,), iterations=(10, 10))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no job"):
+        stagger_many([])
     with pytest.raises(ConfigError):
         stagger(SLOW, FAST, iterations=(10, 10)).makespan(-1.0)
 

@@ -67,6 +67,8 @@ def test_jobs_in_files(tmp_path: Path) -> None:
         ('command = "train.py \'x"', "is not a command line"),
         ('command = ""', "names no script"),
         ("command = []", "names no script"),
+        (f'command = "{SCRIPT}"\nname = ""', "text in one line"),
+        (f'command = "{SCRIPT}"\nname = "a\\nb"', "text in one line"),
     ],
 )
 def test_files_that_make_no_sense(tmp_path: Path, text: str, words: str) -> None:

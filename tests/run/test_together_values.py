@@ -1,12 +1,18 @@
 """What is concluded from iterations that were seen, without running any: histories of live records, by hand."""
 
+import os
+import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from stoker.errors import CommandError
 from stoker.live.record import Facts, Seen
-from stoker.run.together.catalogue import Solo
+from stoker.run.together import joining, learning
+from stoker.run.together.calibrating import Calibration
+from stoker.run.together.catalogue import Beside, Catalogue, Solo
 from stoker.run.together.conducting import _Watched
 from stoker.run.together.going_on import who_goes_on
 from stoker.run.together.jobs import TogetherJob
@@ -183,3 +189,46 @@ def test_the_time_of_a_job_counts_from_when_it_went_on(monkeypatch: pytest.Monke
     assert (told.first_s, told.end_s) == (0.0, 18.0), "it was paused for 9 s to measure another one"
     assert told.points == ((0.0, 1 / 250), (13.0, 1.0))
     assert run.startup_s == 3.0
+
+
+def test_a_job_that_ends_while_it_is_looked_at_is_passed_by_if_another_one_can_be_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        (mark,) = history((1, 0.02, 0.0, False))
+        marks = {pid: replace(mark, facts=replace(FACTS, pid=pid)) for pid in (other.pid, os.getpid())}
+
+        def look(run: Running) -> Seen:
+            run.seen = marks[run.pid]
+            return run.seen
+
+        def look_at(run: Running) -> joining.JobLook:
+            if run.pid == other.pid:
+                raise run.failure("while it was looked at")
+            return joining.JobLook(0.02, 0.0, False, 1.0)
+
+        monkeypatch.setattr("stoker.live.folder.loaders", lambda: dict(enumerate(marks.values())))
+        monkeypatch.setattr(joining, "_settings", lambda _: {"plan": {"seed": 0, "cache_bytes": 10**6}})
+        monkeypatch.setattr(joining, "_look_at", look_at)
+        monkeypatch.setattr(Running, "look", look)
+        catalogue = Catalogue(tmp_path / "none.json")
+        try:
+            assert [partner.run.pid for partner in joining.partners("auto", catalogue)] == [os.getpid()]
+            with pytest.raises(CommandError, match=rf"nothing to join: .*{other.pid}\) ended while it was looked at"):
+                joining.partners(str(other.pid), catalogue)
+        finally:
+            other.kill()
+
+
+def test_values_that_cannot_be_kept_are_good_for_this_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Calibration((COLD, COLD), {(0, 1): Beside(), (1, 0): Beside()}, 1.0, 0.0, ())
+    monkeypatch.setattr(learning, "calibrate", lambda *_: found)
+    jobs = [TogetherJob(name, ("x.py", name), 1) for name in "AB"]
+    (tmp_path / "file").touch()
+    its = learning.Learning(jobs, [1], 0, [Running(job.name, os.getpid()) for job in jobs])
+    nothing = learning.KnownValues({}, {})
+    known = its.measure(nothing, Catalogue(tmp_path / "file" / "below" / "together.json"), 100, lambda _: None)
+    assert known.solos == [COLD, COLD]
+    assert "cannot be kept for the next time" in its.said and "Not a directory" in its.said
+    its.measure(nothing, kept := Catalogue(tmp_path / "together.json"), 100, lambda _: None)
+    assert learning.recall(kept, jobs) == known

@@ -1,8 +1,10 @@
 """The daemon against a cluster that is only pretended: what it does when leases end, get lost, or are started twice."""
 
+import contextlib
 import fcntl
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -114,6 +116,24 @@ def test_jobs_run_wait_and_end(world: World) -> None:
     assert (world.state.job(jobs[1]).status, world.state.job(jobs[1]).code) == ("failed", 3)
 
 
+def test_a_lease_that_has_ended_does_not_stay_in_the_cluster_that_was_not_told(world: World) -> None:
+    job = world.submit()
+    world.daemon.look()
+    name = f"stoker-{world.state.token}-{job}-1"
+    world.cluster.there["stoker-00000000-1-1"] = True  # of another scheduler
+    world.end(job, 1, 0)
+    world.cluster.there[name] = True  # as with a slurmctld that was killed before it had written down the end
+    world.daemon.look()
+    assert world.cluster.said == [], "a lease that has just ended needs a moment"
+    world.pass_round()
+    assert world.cluster.said == [("cancel", name)]
+    world.now += 1
+    world.daemon.look()
+    del world.cluster.there[name]
+    world.pass_round()
+    assert world.cluster.said == [("cancel", name)]
+
+
 def test_a_job_that_is_done_has_done_what_its_last_lease_told(world: World) -> None:
     job = world.submit(iterations=40)
     world.daemon.look()
@@ -123,6 +143,22 @@ def test_a_job_that_is_done_has_done_what_its_last_lease_told(world: World) -> N
     world.end(job, 1, 0)
     world.pass_round()
     assert (world.state.job(job).status, world.state.job(job).done) == ("done", 40.0)
+
+
+def test_a_job_that_makes_room_is_said_to_move(world: World) -> None:
+    world.start(switch_cost_s=0.0)
+    small = [world.submit(None) for _ in range(4)]
+    world.daemon.look()
+    for job in small:
+        world.begin(job, 1)
+    by_server = {job: world.state.leases(job)[0].lease.placement.shares[0].server for job in small}
+    for server in "ab":  # one GPU of each server is free then, and a job of two waits
+        world.end(next(job for job in small if by_server[job] == server), 1, 0)
+    large = world.submit(None, gpus=2)
+    world.pass_round()
+    assert world.living(large) == [1]
+    said = [word for job in small for _, _, word in world.state.events(job)]
+    assert said.count("is to end: it moves to another server") == 1
 
 
 def test_a_job_without_a_profile_has_its_share(world: World) -> None:
@@ -530,9 +566,13 @@ def test_commands_speak_with_the_state(
     ("words", "said"),
     [
         (["submit", "--cache", "much", "--", "train.py"], "--cache"),
+        (["submit", "--gpus", "0", "--", "train.py"], "--gpus and --iterations must be from 1 to"),
+        (["submit", "--gpus", "9" * 30, "--", "train.py"], "--gpus and --iterations must be from 1 to"),
+        (["submit", "--iterations", "9" * 30, "--", "train.py"], "--gpus and --iterations must be from 1 to"),
         (["submit", "--measure", "--state", "no-state", "--", "train.py"], "no-state/state.sqlite cannot be used"),
         (["submit", "--state", "train.py", "--", "train.py"], "the scheduler's folder train.py cannot be made"),
         (["ls", "--state", "no-state"], "no-state/state.sqlite cannot be used as a scheduler's state"),
+        (["ls", "--state", "other"], "other/state.sqlite cannot be used as a scheduler's state: table jobs already exists"),
         (["profile", "-o", "nowhere/job.json", "--", "train.py"], "--output: nowhere/job.json cannot be written"),
         (["profile", "-o", "job.json", "--cpus", "0", "--", "train.py"], "--cpus, --core and --time are more than 0"),
         (["profile", "-o", "job.json", "--time", "nan", "--", "train.py"], "--cpus, --core and --time are more than 0"),
@@ -546,6 +586,9 @@ def test_what_cannot_work_is_told_before_a_script_is_run_or_queued(
     Path("train.py").write_text("open('was-run', 'w')")
     Path("no-state").mkdir()
     Path("no-state/state.sqlite").write_text("this is no database, but a text of some length\n" * 20)
+    Path("other").mkdir()
+    with contextlib.closing(sqlite3.connect("other/state.sqlite")) as of_another:
+        of_another.execute("CREATE TABLE jobs (x)")
     assert main(["schedule", *words]) == 1
     assert said in capsys.readouterr().err
     assert not Path("was-run").exists() and not list(Path("state").glob("jobs/*"))

@@ -36,3 +36,9 @@ def test_what_a_script_said_last_is_told(tmp_path: Path) -> None:
     (tmp_path / "fails.py").write_text("import sys; sys.exit('x' * 100_000 + chr(10) + 'there is no such model')")
     with pytest.raises(CommandError, match=r"it said: there is no such model\)"):
         observe([str(tmp_path / "fails.py")], 1.0, 0.5)
+
+
+def test_with_which_code_a_script_ended_is_told_if_it_said_nothing(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import sys; sys.exit(3)")
+    with pytest.raises(CommandError, match="the script ended with code 3, and made too few iterations"):
+        observe([str(tmp_path / "fails.py")], 1.0, 0.5)

@@ -22,6 +22,7 @@ from stoker.errors import CommandError, ConfigError
 from stoker.profile import Profile, write_text
 from stoker.schedule.matrix import Matrix
 from stoker.schedule.observing import Observed, observe
+from stoker.schedule.quota import limited
 from stoker.schedule.sensitivity import (
     MOST_MEASUREMENTS,
     MeasuredRate,
@@ -73,6 +74,8 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, signal.default_int_handler)  # as for Ctrl-C: the script is not left behind
+    with limited(f"profile-{os.getpid()}", options.core) as group:
+        _check_limit(group is not None)  # before what takes minutes
     profile = Profile.load(options.analysis) if options.analysis else _analysed(words, options.time)
     seen: dict[int, Observed] = {}
 
@@ -85,10 +88,7 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
         return one.rate
 
     rates = measured_counts(most, measured, options.measurements)
-    if not all(one.is_limited for one in seen.values()):
-        raise CommandError(
-            "the number of cores could not be limited here: it needs root, or a control group that was delegated"
-        )
+    _check_limit(all(one.is_limited for one in seen.values()))
     process_gb = process_memory_gb(one.memory_bytes for one in seen.values())
     iteration_bytes = profile.batch_size * profile.dataset.sample_bytes
     found = {count: _measured(one, iteration_bytes) for count, one in seen.items()}
@@ -99,6 +99,13 @@ def measure(options: argparse.Namespace, words: list[str], tell: Callable[[str],
         f"for each GPU, and would read {reads_mb_s:.3g} MB/s with nothing cached."
     )
     return matrix, rates
+
+
+def _check_limit(is_limited: bool) -> None:
+    if not is_limited:
+        raise CommandError(
+            "the number of cores could not be limited here: it needs root, or a control group that was delegated"
+        )
 
 
 def _measured(one: Observed, iteration_bytes: float) -> MeasuredRate:

@@ -21,6 +21,9 @@ from stoker.schedule.profiles import read_profiles
 from stoker.schedule.state import UNKNOWN_ITERATIONS, Wish
 from stoker.units import parse_bytes
 
+_MOST = 2**63 - 1
+"""The largest number that SQLite keeps."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
@@ -54,8 +57,8 @@ def run(options: argparse.Namespace) -> int:
     words = script_of(options)
     if words[0].endswith(".py") and not Path(words[0]).is_file():
         raise CommandError(f"there is no script {words[0]} in {os.getcwd()}")
-    if options.gpus < 1 or options.iterations < 1:
-        raise ConfigError("--gpus and --iterations must be 1 or more")
+    if not 1 <= options.gpus <= _MOST or not 1 <= options.iterations <= _MOST:
+        raise ConfigError(f"--gpus and --iterations must be from 1 to {_MOST:,}")
     if options.measure and options.profile:
         raise ConfigError("--measure makes a profile, and --profile has one: give one of them")
     if options.cache:

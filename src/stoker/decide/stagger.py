@@ -116,6 +116,8 @@ def stagger(
     `cached` is the part of the data that the cache can hold, `ready` the part that it holds already, `ahead` how many
     batches the jobs prefetch. If one runs already (`runs` names it), the other cannot begin before `elapsed_s`.
     """
+    if len(epochs) != 2 or len(iterations) != 2:
+        raise ConfigError(f"epochs and iterations have a number for each of two jobs, not {epochs} and {iterations}")
     stage = _stage([StaggerJob(a, epochs[0], iterations[0]), StaggerJob(b, epochs[1], iterations[1])], cached, ready, ahead)
     _check(objective)
     if not (math.isfinite(elapsed_s) and elapsed_s >= 0):
@@ -188,7 +190,9 @@ def _stage(jobs: Sequence[StaggerJob], cached: float, ready: float, ahead: int) 
     for name, value in (("cached", cached), ("ready", ready)):
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} is a part of the data, from 0 to 1, not {value}")
-    if not jobs or any(job.epochs < 1 or job.iterations < 1 for job in jobs) or ahead < 0:
+    if not jobs:
+        raise ConfigError("there is no job to start: one is needed")
+    if any(job.epochs < 1 or job.iterations < 1 for job in jobs) or ahead < 0:
         raise ConfigError("a job has 1 epoch or more, and an epoch 1 iteration or more; ahead is not negative")
     return SideBySide(jobs, cached=cached, ready=ready, ahead=ahead)
 

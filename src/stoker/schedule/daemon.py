@@ -238,7 +238,8 @@ class Daemon:
                     case End(lease, why):
                         self._end_lease(lease, why)
                     case Change(lease, before):
-                        self._end_lease(before, "it gets another share")
+                        is_same = lease.placement.demand == before.placement.demand
+                        self._end_lease(before, "it moves to another server" if is_same else "it gets another share")
                         self._plan(lease)
                     case Start(lease):
                         self._plan(lease)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from stoker.schedule.backend import Backend, LeaseOrder
 from stoker.schedule.state import KnownLease, State
@@ -19,6 +19,8 @@ class Giving:
         self._told: dict[str, float] = {}
         """When each lease was last told to end."""
         self._refusals: dict[str, str] = {}
+        self._left: dict[str, float] = {}
+        """When what the cluster still has of each ended lease was first seen."""
 
     def act(self, there: Mapping[str, bool], now: float) -> None:
         """Tell and start whom there is to tell and to start. A job's next lease waits for the end of the one before."""
@@ -30,6 +32,16 @@ class Giving:
         for known in living:
             if known.status == "planned" and not known.ending and known.lease.job_id not in busy:
                 self._start(known)
+        self._clear({self._state.name(known.lease) for known in living}, there, now)
+
+    def _clear(self, living: Collection[str], there: Mapping[str, bool], now: float) -> None:
+        """Cancel what the cluster still has of leases that have ended. A slurmctld that was killed may hold them to run."""
+        left = [name for name in there if self._state.is_own(name) and name not in living]
+        self._left = {name: self._left.get(name, now) for name in left}
+        for name, since in self._left.items():
+            if now - since >= _AGAIN_S:
+                self._backend.cancel(name)
+                self._left[name] = now
 
     def _start(self, known: KnownLease) -> None:
         lease, state = known.lease, self._state

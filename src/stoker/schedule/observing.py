@@ -102,9 +102,11 @@ def _watch(process: "subprocess.Popen[bytes]", said: IO[bytes], seconds: float) 
             break
     loop.close()
     if first is None or last is None or last.batches == first.batches:
-        told = "" if process.poll() is None else _last_line(said)
+        code = process.poll()
+        told = "" if code is None else _last_line(said)
+        why = f"the script ended with code {code}, and" if code else "the script"
         raise CommandError(
-            f"the script made too few iterations to measure its speed: give it {_WARM + 2 * _LEAST} or more"
+            f"{why} made too few iterations to measure its speed: give it {_WARM + 2 * _LEAST} or more"
             + (f" (it said: {told})" if told else "")
         )
     return _Watched(first, last, read_first, sum(read.values()), memory)

@@ -115,11 +115,15 @@ class State:
             )
         self.folder = folder.absolute()
         try:
-            self._base = sqlite3.connect(path, timeout=60, isolation_level=None)
-            self._base.row_factory = sqlite3.Row
-            self._base.execute("PRAGMA journal_mode=WAL")
+            self._open(path)
         except sqlite3.DatabaseError as error:
             raise CommandError(f"{path} cannot be used as a scheduler's state: {error}") from None
+        self.token: str = self._base.execute("SELECT value FROM facts WHERE name='token'").fetchone()[0]
+
+    def _open(self, path: Path) -> None:
+        self._base = sqlite3.connect(path, timeout=60, isolation_level=None)
+        self._base.row_factory = sqlite3.Row
+        self._base.execute("PRAGMA journal_mode=WAL")
         self._base.execute("PRAGMA synchronous=FULL")
         with self.decision():
             version = self._base.execute("PRAGMA user_version").fetchone()[0]
@@ -130,7 +134,6 @@ class State:
                 self._base.execute(f"PRAGMA user_version={_VERSION}")
             elif version != _VERSION:
                 raise ConfigError(f"{path} has version {version}, and this Stoker knows {_VERSION}")
-        self.token: str = self._base.execute("SELECT value FROM facts WHERE name='token'").fetchone()[0]
 
     def close(self) -> None:
         """Let go of the file."""
@@ -180,6 +183,10 @@ class State:
     def name(self, lease: Lease) -> str:
         """By which the cluster knows a lease, and no other of any scheduler."""
         return f"stoker-{self.token}-{lease.job_id}-{lease.number}"
+
+    def is_own(self, name: str) -> bool:
+        """Whether the cluster knows a lease of this scheduler by a name."""
+        return name.startswith(f"stoker-{self.token}-")
 
     def jobs(self, *statuses: str) -> list[KnownJob]:
         """Those of these statuses, or all, in the order in which they came."""

@@ -122,8 +122,8 @@ def _of_file(path: Path, name: str) -> TogetherJob:
         raise ConfigError(f"the job {path} needs a command: text, or a list of words")
     if epochs is not None and (type(epochs) is not int or epochs < 1):
         raise ConfigError(f"the job {path}: epochs is a whole number above 0, not {epochs!r}")
-    if not isinstance(called, str):
-        raise ConfigError(f"the job {path}: name is text, not {called!r}")
+    if not isinstance(called, str) or not called.strip() or not called.isprintable():
+        raise ConfigError(f"the job {path}: name is text in one line, not {called!r}")
     return _job(words, epochs, called, str(path))
 
 

@@ -82,13 +82,18 @@ def _partner(seen: Seen, catalogue: Catalogue) -> Partner | str:
         return f"{name} was not started by `stoker run --seed N --cache SIZE`"
     if not seen.epoch_length:
         return f"{name} does not know how long its epochs are"
-    words = _words(pid)
-    said = epochs_of(words)
-    job = TogetherJob(name, words, said or seen.epoch + 1, said is not None, os.readlink(f"/proc/{pid}/cwd"))
     run = Running(name, pid)
-    run.look()
-    run.first_at = seen.facts.made_at
-    solo = catalogue.solo(job.key) or _seen_solo(run)
+    try:
+        words = _words(pid)
+        said = epochs_of(words)
+        job = TogetherJob(name, words, said or seen.epoch + 1, said is not None, os.readlink(f"/proc/{pid}/cwd"))
+        run.look()
+        run.first_at = seen.facts.made_at
+        solo = catalogue.solo(job.key) or _seen_solo(run)
+    except OSError:
+        return f"{name} has just ended"
+    except CommandError as error:
+        return str(error)  # others may be joined nevertheless
     if run.is_over or run.seen is None:
         return f"{name} has just ended"
     return Partner(job, run, seed, cache, solo, run.seen.batches / seen.epoch_length)
@@ -119,7 +124,7 @@ def _look_at(run: Running) -> JobLook:
     while True:
         now = run.look()
         if run.is_over:
-            raise run.failure("while it was looked at")
+            raise run.failure("while it was looked at" + (": it is too short to be planned for" if run.code == 0 else ""))
         waited_s = time.monotonic() - since
         if now is not None and begin is not None and now.batches > begin.batches:
             if now.batches >= begin.batches + _LEAST_BATCHES or waited_s > _LOOK_FOR_S:

@@ -64,6 +64,13 @@ def unknown(known: KnownValues, count: int, leader: int) -> list[int]:
     ]
 
 
+def _keep(catalogue: Catalogue, jobs: Sequence[TogetherJob], found: Calibration) -> None:
+    for job, its in sorted(zip(jobs, found.solo, strict=True), key=lambda one: one[1].cold_iterations):
+        catalogue.keep_solo(job.key, its)
+    for (one, other), beside in found.pairs.items():
+        catalogue.keep_beside(jobs[one].key, jobs[other].key, beside)
+
+
 class Learning:
     """Jobs that were started to be measured; by number, all in `runs`, which its owner ends."""
 
@@ -72,6 +79,7 @@ class Learning:
         self._numbers, self._list = sorted({leader, *numbers}), runs
         self._cache_bytes = 0
         self._found: Calibration | None = None
+        self._unkept = ""
 
     def start(self, seed: int, cache_bytes: int, *, quietly: bool) -> None:
         """Start them."""
@@ -85,10 +93,10 @@ class Learning:
         leader = self._numbers.index(self._leader)
         found = calibrate(self._list, some, leader, most, self._ready_part, known.solo.get(self._leader), tell)
         if found.solo[leader].cold_iterations:  # else storage was not seen, and next time it may be
-            for job, its in sorted(zip(some, found.solo, strict=True), key=lambda one: one[1].cold_iterations):
-                catalogue.keep_solo(job.key, its)
-            for (one, other), beside in found.pairs.items():
-                catalogue.keep_beside(some[one].key, some[other].key, beside)
+            try:
+                _keep(catalogue, some, found)
+            except OSError as error:  # the values are good for this time nevertheless
+                self._unkept = f"; this cannot be kept for the next time: {catalogue.path}: {error.strerror}"
         self._found = found
         solo = dict(zip(self._numbers, found.solo, strict=True))
         pairs = {(self._numbers[one], self._numbers[other]): beside for (one, other), beside in found.pairs.items()}
@@ -106,7 +114,7 @@ class Learning:
         missing = f"; not seen: {', '.join(self._found.defaults)}" if self._found.defaults else ""
         leader = self._jobs[self._leader].name
         jobs = f"{', '.join(names[:-1])} and {names[-1]}"
-        return f"measured {jobs} in {self._found.tried_s:.1f} s beside the work of {leader}{missing}"
+        return f"measured {jobs} in {self._found.tried_s:.1f} s beside the work of {leader}{missing}{self._unkept}"
 
     def go_on(self, known: KnownValues, objective: str) -> tuple[GoingOn, dict[int, Running]]:
         """Let the best one go on, or all; end the others. Jobs that were not started here are planned for, too."""

@@ -116,7 +116,8 @@ class Running:
     def failure(self, what: str) -> CommandError:
         """What to raise when it has ended too early."""
         said = f": {tail}" if (tail := self._tail()) else ""
-        return CommandError(f"{self.name} ended with code {self.code} {what}{said}")
+        code = "" if self.code is None else f"with code {self.code} "  # of one that was not started here it is not known
+        return CommandError(f"{self.name} ended {code}{what}{said}")
 
     def _tail(self) -> str:
         """The last line that it said."""
