@@ -22,6 +22,8 @@ import stoker
 import stoker.errors
 from stoker.feed import sharing
 from stoker.host import folders
+from stoker.pool.processes import Serving
+from stoker.pool.shared import SharedPool
 from stoker.slots.area import Area
 from stoker.slots.messages import framed, marshalled
 from stoker.slots.offers import OffersSeen
@@ -514,6 +516,32 @@ def test_a_cache_that_follows_one_ranks_order_is_not_shared_and_says_so(monkeypa
     ):
         assert len(list(loader)) == 4
     assert not left_behind(os.getpid())
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_worker_that_begins_when_its_epoch_is_over_ends_quietly(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun = Serving.__call__
+
+    def late(self: Serving, *lines: Any) -> None:
+        (tmp_path / f"{os.getpid()}").touch()
+        until(lambda: (tmp_path / "over").exists())
+        begun(self, *lines)
+
+    monkeypatch.setattr(Serving, "__call__", late)
+    closed = SharedPool._close_helpers
+
+    def close(self: SharedPool) -> None:
+        closed(self)
+        (tmp_path / "over").touch()
+
+    monkeypatch.setattr(SharedPool, "_close_helpers", close)
+    loader = loader_of(Still(dear_s=0), 0, seed=seed)
+    iter(loader)  # and nothing more
+    loader.close()
+    assert len(list(tmp_path.iterdir())) == 2, "no worker has begun"
+    assert capfd.readouterr().err == ""
 
 
 def memfds() -> int:
