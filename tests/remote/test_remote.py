@@ -430,7 +430,7 @@ def test_no_worker_at_all_is_an_error(asked: int) -> None:
         worker._how_many(asked)
 
 
-@pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5"])
-def test_addresses_that_are_none(address: str) -> None:
+@pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5", "tcp://host:0", "tcp://host:²", 7])
+def test_addresses_that_are_none(address: Any) -> None:
     with pytest.raises(stoker.errors.ConfigError, match="tcp://HOST:PORT"):
         stoker.DataLoader(Noisy(16), 4, num_workers=1, seed=1, offload=address)
