@@ -326,6 +326,17 @@ def test_a_relay_that_was_killed_is_replaced() -> None:
             raise AssertionError("no relay any more")
 
 
+def test_a_dataset_may_have_no_length() -> None:
+    class Endless(Dataset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            return torch.rand(3) + index
+
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with stoker.DataLoader(Endless(), 8, sampler=range(64), num_workers=1, seed=3, offload=address) as loader:
+        assert len(list(loader)) == 8
+        assert loader.here.relaying is not None and loader.here.relaying.is_there
+
+
 def test_the_larger_loader_has_the_address() -> None:
     """Validation first, as a sanity check does."""
     port = free_port()

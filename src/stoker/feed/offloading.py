@@ -88,7 +88,7 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
         return before
     if before is not None:
         before.close()
-    size = len(loader.dataset)
+    size = _size(loader)
     other = _relays.get(loader.offload)
     if other is not None and other.is_there and other.size < size:
         other.close()  # of the loader for validation, perhaps, which came first
@@ -109,6 +109,14 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
         return None
     found = _relays[loader.offload] = Relaying(job, size, started, taken)
     return found
+
+
+def _size(loader: Any) -> int:
+    """How long the dataset is, or how many batches there are where it does not say that: a sampler may know alone."""
+    for what in (loader.dataset, loader):
+        with contextlib.suppress(TypeError, NotImplementedError):
+            return len(what)
+    return 0
 
 
 def _whose(offload: str) -> str:
