@@ -23,6 +23,7 @@ from stoker.cli import worker
 from stoker.errors import CommandError
 from stoker.feed import offloading
 from stoker.host import process
+from stoker.host.sockets import take_name
 from stoker.remote.ranks import Ranks
 from stoker.remote.said import Word, pack_made
 from stoker.remote.seats import BatchPace, Fields, RemoteSeat, Task
@@ -369,6 +370,21 @@ def test_a_port_of_somebody_else_is_named() -> None:
         loader = loader_of(Noisy(16), taken.getsockname()[1])
         with pytest.warns(UserWarning, match="cannot listen"):
             assert len(list(loader)) == 2
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_address_of_another_job_is_named(
+    world: int, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(world))
+    port = free_port()
+    taken = take_name(f"relay tcp://127.0.0.1:{port}")
+    assert taken is not None
+    with taken:
+        assert len(list(loader_of(Noisy(16), port))) == 2
+    said = [str(warning.message) for warning in recwarn if "another job on this host has" in str(warning.message)]
+    assert len(said) == (1 if world == 1 else 0)  # another rank has it for this one, too
 
 
 def test_what_cannot_be_started_is_not_tried_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

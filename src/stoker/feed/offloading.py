@@ -96,8 +96,10 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
     if began < _not_before.get(attempt, 0.0):
         return None
     taken = take_name(f"relay {loader.offload}{_whose(loader.offload)}")
-    if taken is None:
-        return None  # another rank or loader of this user has it
+    if taken is None:  # another rank or loader of this user has it
+        if other is None and max(rank_and_world()[1], ranks.world()) == 1:
+            sharing.say(loader, f"another job on this host has {loader.offload}: each needs an address of its own")
+        return None
     started = None
     try:
         started = _start(loader, job, duty)
