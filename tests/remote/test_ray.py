@@ -129,7 +129,7 @@ def test_versions_that_differ(hosts: Hosts, tmp_path: Path) -> None:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
     training = Training(hosts[0], SCRIPT, "auto?workers=1", PYTHONPATH=str(tmp_path))
-    training.until(lambda: training.has_said("9.9 here"))
+    training.until(lambda: training.has_said("9.9 on the training host"))
     assert training.end() == 0
     (said,) = [line for line in training.said if "no worker can be on host1" in line]
     assert "torch" in said and said.startswith("stoker: offload=:"), said

@@ -174,8 +174,8 @@ def test_workers_come_later_and_the_relay_ends_with_the_loader() -> None:
 
 def test_a_worker_whose_parent_went_while_it_imported_ends() -> None:
     command = [sys.executable, "-m", "stoker.remote", f"tcp://127.0.0.1:{free_port()}"]
-    others_child = subprocess.Popen([*command, str(os.getppid())])
-    own_child = subprocess.Popen([*command, str(os.getpid())])
+    others_child = subprocess.Popen([*command, str(os.getppid()), "2"])
+    own_child = subprocess.Popen([*command, str(os.getpid()), "2"])
     try:
         assert others_child.wait(120) == 0
         with pytest.raises(subprocess.TimeoutExpired):
@@ -190,7 +190,10 @@ def test_versions_that_differ_are_named() -> None:
     here = {"python": "3.11", "torch": "2.13.0", "pillow": "12"}
     assert difference(here, dict(here)) == ""
     there = {"python": "3.11", "torch": "2.12.0"}
-    assert difference(here, there) == "torch 2.12.0 there and 2.13.0 here, pillow is missing there and 12 here"
+    assert difference(here, there) == (
+        "torch is 2.12.0 on the worker's host and 2.13.0 on the training host; "
+        "pillow is missing on the worker's host and 12 on the training host"
+    )
 
 
 def test_an_address_where_nobody_listens_is_one_line() -> None:
@@ -200,6 +203,23 @@ def test_an_address_where_nobody_listens_is_one_line() -> None:
         assert f"no job listens at 127.0.0.1:{port} yet (" in command.stderr.readline()
         command.terminate()
         assert command.stderr.read() == ""
+
+
+def test_why_workers_are_refused_is_one_line(tmp_path: Path) -> None:
+    port, about = free_port(), tmp_path / "numpy-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.1\n")
+    places = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with loader_of(Noisy(16), port, persistent_workers=True) as loader:
+        list(loader)
+        with workers(port, 3, PYTHONPATH=places) as command:
+            assert command.stderr is not None
+            said = command.stderr.read()
+            assert command.wait(120) == 1
+    assert said == (
+        f"stoker: 127.0.0.1:{port} refuses this worker: numpy is 0.1 on the worker's host and {np.__version__} on the "
+        "training host\n"
+    )
 
 
 def test_another_secret(tmp_path: Path) -> None:
