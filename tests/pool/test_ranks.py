@@ -22,9 +22,12 @@ import stoker
 import stoker.errors
 from stoker.feed import sharing
 from stoker.host import folders
+from stoker.pool.processes import Serving
+from stoker.pool.shared import SharedPool
 from stoker.slots.area import Area
 from stoker.slots.messages import framed, marshalled
 from stoker.slots.offers import OffersSeen
+from stoker.source.synthetic import Synthetic
 
 STEPS, BATCH = 24, 4
 
@@ -493,6 +496,52 @@ def test_what_is_not_shared_says_why_once(name: str) -> None:
         assert sharing.job_of(loader) is None
     assert sharing.job_of(loader) is None
     assert not left_behind(os.getpid())
+
+
+def test_threads_that_are_not_shared_say_so_when_an_epoch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "of a launch that has said nothing yet")
+    loader = loader_of(Still(dear_s=0), 1, workers="threads")
+    with pytest.warns(UserWarning, match="worker threads belong to their process"):
+        assert len(list(loader)) == STEPS
+
+
+def test_a_cache_that_follows_one_ranks_order_is_not_shared_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_PORT", "of a launch that has said nothing yet")
+    dataset: Any = stoker.Dataset(Synthetic(32, 16), lambda raw, index, rng: len(raw))
+    sampler: Any = DistributedSampler(dataset, 2, 0, shuffle=False)
+    options: dict[str, Any] = {"cache": 1 << 20, "cache_policy": "reuse-distance"}
+    with (
+        stoker.DataLoader(dataset, BATCH, sampler=sampler, num_workers=1, seed=3, ranks="shared", **options) as loader,
+        pytest.warns(UserWarning, match="reuse-distance.*follows the order of one rank"),
+    ):
+        assert len(list(loader)) == 4
+    assert not left_behind(os.getpid())
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_worker_that_begins_when_its_epoch_is_over_ends_quietly(
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begun = Serving.__call__
+
+    def late(self: Serving, *lines: Any) -> None:
+        (tmp_path / f"{os.getpid()}").touch()
+        until(lambda: (tmp_path / "over").exists())
+        begun(self, *lines)
+
+    monkeypatch.setattr(Serving, "__call__", late)
+    closed = SharedPool._close_helpers
+
+    def close(self: SharedPool) -> None:
+        closed(self)
+        (tmp_path / "over").touch()
+
+    monkeypatch.setattr(SharedPool, "_close_helpers", close)
+    loader = loader_of(Still(dear_s=0), 0, seed=seed)
+    iter(loader)  # and nothing more
+    loader.close()
+    assert len(list(tmp_path.iterdir())) == 2, "no worker has begun"
+    assert capfd.readouterr().err == ""
 
 
 def memfds() -> int:

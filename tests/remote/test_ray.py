@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from benchmarks.hosts import Host, Hosts, missing
@@ -19,7 +20,7 @@ from tests.scripts import offloaded
 import stoker
 from stoker.errors import ConfigError
 from stoker.remote.cluster import ClusterAddress, ClusterMeeting, NoClusterError, meet, parse_cluster
-from stoker.remote.placing import how_many
+from stoker.remote.placing import Placing, PlacingOrder, how_many
 from stoker.remote.tending import Tending
 from stoker.remote.worker import WorkerRefusedError, main
 
@@ -129,7 +130,7 @@ def test_versions_that_differ(hosts: Hosts, tmp_path: Path) -> None:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
     training = Training(hosts[0], SCRIPT, "auto?workers=1", PYTHONPATH=str(tmp_path))
-    training.until(lambda: training.has_said("9.9 here"))
+    training.until(lambda: training.has_said("9.9 on the training host"))
     assert training.end() == 0
     (said,) = [line for line in training.said if "no worker can be on host1" in line]
     assert "torch" in said and said.startswith("stoker: offload=:"), said
@@ -235,6 +236,18 @@ def test_how_a_host_meets_a_cluster(tmp_path: Path) -> None:
     met = ClusterMeeting("10.0.0.1:6379", "10.0.0.2")
     assert meet(ClusterAddress("auto"), {}, tmp_path) == met
     assert meet(ClusterAddress("ray://10.0.0.1:10001"), {}, tmp_path) == met
+
+
+@pytest.mark.parametrize("host", [None, "host1"])
+def test_free_cpus_are_not_blamed_where_a_host_was_named(host: str | None) -> None:
+    ray, said = mock.Mock(), []
+    ray.nodes.return_value, ray.wait.return_value = [], ([], [])
+    placing = Placing(ray, PlacingOrder("ray://head:1", "", "", 1, {}, {}), lambda **words: said.append(words))
+    if host is not None:
+        placing._refused.add(host)
+    placing._began -= 60
+    placing.round(None)
+    assert len(said) == (1 if host is None else 0)
 
 
 def test_how_many_workers_are_placed() -> None:

@@ -23,6 +23,7 @@ from stoker.cli import worker
 from stoker.errors import CommandError
 from stoker.feed import offloading
 from stoker.host import process
+from stoker.host.sockets import take_name
 from stoker.remote.ranks import Ranks
 from stoker.remote.said import Word, pack_made
 from stoker.remote.seats import BatchPace, Fields, RemoteSeat, Task
@@ -173,8 +174,8 @@ def test_workers_come_later_and_the_relay_ends_with_the_loader() -> None:
 
 def test_a_worker_whose_parent_went_while_it_imported_ends() -> None:
     command = [sys.executable, "-m", "stoker.remote", f"tcp://127.0.0.1:{free_port()}"]
-    others_child = subprocess.Popen([*command, str(os.getppid())])
-    own_child = subprocess.Popen([*command, str(os.getpid())])
+    others_child = subprocess.Popen([*command, str(os.getppid()), "2"])
+    own_child = subprocess.Popen([*command, str(os.getpid()), "2"])
     try:
         assert others_child.wait(120) == 0
         with pytest.raises(subprocess.TimeoutExpired):
@@ -189,7 +190,10 @@ def test_versions_that_differ_are_named() -> None:
     here = {"python": "3.11", "torch": "2.13.0", "pillow": "12"}
     assert difference(here, dict(here)) == ""
     there = {"python": "3.11", "torch": "2.12.0"}
-    assert difference(here, there) == "torch 2.12.0 there and 2.13.0 here, pillow is missing there and 12 here"
+    assert difference(here, there) == (
+        "torch is 2.12.0 on the worker's host and 2.13.0 on the training host; "
+        "pillow is missing on the worker's host and 12 on the training host"
+    )
 
 
 def test_an_address_where_nobody_listens_is_one_line() -> None:
@@ -199,6 +203,23 @@ def test_an_address_where_nobody_listens_is_one_line() -> None:
         assert f"no job listens at 127.0.0.1:{port} yet (" in command.stderr.readline()
         command.terminate()
         assert command.stderr.read() == ""
+
+
+def test_why_workers_are_refused_is_one_line(tmp_path: Path) -> None:
+    port, about = free_port(), tmp_path / "numpy-0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.1\n")
+    places = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with loader_of(Noisy(16), port, persistent_workers=True) as loader:
+        list(loader)
+        with workers(port, 3, PYTHONPATH=places) as command:
+            assert command.stderr is not None
+            said = command.stderr.read()
+            assert command.wait(120) == 1
+    assert said == (
+        f"stoker: 127.0.0.1:{port} refuses this worker: numpy is 0.1 on the worker's host and {np.__version__} on the "
+        "training host\n"
+    )
 
 
 def test_another_secret(tmp_path: Path) -> None:
@@ -326,6 +347,17 @@ def test_a_relay_that_was_killed_is_replaced() -> None:
             raise AssertionError("no relay any more")
 
 
+def test_a_dataset_may_have_no_length() -> None:
+    class Endless(Dataset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            return torch.rand(3) + index
+
+    address = f"tcp://127.0.0.1:{free_port()}"
+    with stoker.DataLoader(Endless(), 8, sampler=range(64), num_workers=1, seed=3, offload=address) as loader:
+        assert len(list(loader)) == 8
+        assert loader.here.relaying is not None and loader.here.relaying.is_there
+
+
 def test_the_larger_loader_has_the_address() -> None:
     """Validation first, as a sanity check does."""
     port = free_port()
@@ -358,6 +390,21 @@ def test_a_port_of_somebody_else_is_named() -> None:
         loader = loader_of(Noisy(16), taken.getsockname()[1])
         with pytest.warns(UserWarning, match="cannot listen"):
             assert len(list(loader)) == 2
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_address_of_another_job_is_named(
+    world: int, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(world))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(world))
+    port = free_port()
+    taken = take_name(f"relay tcp://127.0.0.1:{port}")
+    assert taken is not None
+    with taken:
+        assert len(list(loader_of(Noisy(16), port))) == 2
+    said = [str(warning.message) for warning in recwarn if "another job on this host has" in str(warning.message)]
+    assert len(said) == (1 if world == 1 else 0)  # another rank has it for this one, too
 
 
 def test_what_cannot_be_started_is_not_tried_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +477,7 @@ def test_no_worker_at_all_is_an_error(asked: int) -> None:
         worker._how_many(asked)
 
 
-@pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5"])
-def test_addresses_that_are_none(address: str) -> None:
+@pytest.mark.parametrize("address", ["ray", "tcp://nobody", "tcp://:7", "host:5", "tcp://host:0", "tcp://host:²", 7])
+def test_addresses_that_are_none(address: Any) -> None:
     with pytest.raises(stoker.errors.ConfigError, match="tcp://HOST:PORT"):
         stoker.DataLoader(Noisy(16), 4, num_workers=1, seed=1, offload=address)

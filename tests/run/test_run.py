@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -73,6 +74,21 @@ def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_pa
     assert losses(plain.stdout)
     assert losses(ours.stdout) == losses(plain.stdout)
     assert re.search(r"^stoker: \d+ batches, [\d.]+ s waiting for data, 2 workers$", ours.stderr, re.MULTILINE), ours.stderr
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_other_hosts_are_not_waited_for_in_silence_by_loaders_without_workers(workers: int, tmp_path: Path) -> None:
+    script, secret = tmp_path / "train.py", tmp_path / "secret"
+    script.write_text(f"from torch.utils.data import DataLoader\nlist(DataLoader(range(4), num_workers={workers}))\n")
+    secret.write_text("0" * 64)
+    secret.chmod(0o600)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{one.getsockname()[1]}"
+    words = [*RUN, "--seed", "1", "--offload", address, script]
+    ours = call(words, cwd=tmp_path, env={"STOKER_SECRET_FILE": str(secret), "XDG_CACHE_HOME": str(tmp_path)})
+    assert ours.returncode == 0, ours.stderr
+    assert ("num_workers must be 1 or more" in ours.stderr) == (workers == 0), ours.stderr
 
 
 @pytest.mark.parametrize("kind", ["run torchrun", "torchrun run", "-m torch.distributed.run"])

@@ -22,6 +22,7 @@ from stoker.wire.secret import shared_secret
 
 _LEAST_S = 1.0
 _LISTENS_S = 5.0
+_LONGEST = 1 << 16
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -38,26 +39,38 @@ def run(options: argparse.Namespace) -> int:
     OFFLOAD.check()
     shared_secret()
     count = _how_many(options.processes)
-    command = [sys.executable, "-P", "-m", "stoker.remote", options.address, str(os.getpid())]
+    why, line = os.pipe()
+    os.set_blocking(why, False)
+    command = [sys.executable, "-P", "-m", "stoker.remote", options.address, str(os.getpid()), str(line)]
     signal.signal(signal.SIGTERM, _interrupt)
-    workers = {subprocess.Popen(command): time.monotonic() for _ in range(count)}
+    workers = {subprocess.Popen(command, pass_fds=(line,)): time.monotonic() for _ in range(count)}
     try:
         _say_if_nobody_listens(address)
         while workers:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             for worker in [worker for worker in workers if worker.poll() is not None]:
                 began = workers.pop(worker)
-                if worker.returncode == _REFUSED:
-                    return 1  # it has said why
+                if worker.returncode == _REFUSED and (refused := _heard(why)):
+                    raise CommandError(refused)
                 if not options.once:
                     time.sleep(max(0.0, _LEAST_S - (time.monotonic() - began)))
-                    workers[subprocess.Popen(command)] = time.monotonic()
+                    workers[subprocess.Popen(command, pass_fds=(line,))] = time.monotonic()
     finally:
         for worker in workers:
             worker.terminate()
         for worker in workers:
             worker.wait()
+        os.close(why)
+        os.close(line)
     return 0
+
+
+def _heard(line: int) -> str:
+    """Why a worker was refused, as the first one of them says; "" if none does: a dataset may end its process likewise."""
+    try:
+        return os.read(line, _LONGEST).decode(errors="replace").partition("\0")[0]
+    except BlockingIOError:
+        return ""
 
 
 def _how_many(asked: int | None) -> int:

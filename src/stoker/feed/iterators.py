@@ -61,6 +61,7 @@ def _make(loader: Any) -> Any:
     threads = loader.workers == "threads" and loader.num_workers > 0
     if threads:
         _check_threads(loader)
+        sharing.job_of(loader)  # says that they are not shared
     elif loader.num_workers:
         loader.check_worker_number_rationality()
     loader.here.finishing = finishing_of(loader)
@@ -117,7 +118,7 @@ def _seeded(loader: Any, *, threads: bool) -> Any:
     if threads:
         start = partial(_thread_pool, loader, partial(itself, own))
     else:
-        job = sharing.job_of(loader) if works.steering is None else None
+        job = sharing.job_of(loader, is_steered=works.steering is not None)
         start = partial(_process_pool, loader, partial(itself, own), job)
     here = maker(_collate_here(loader), rows=False)
     if loader.offload is not None:

@@ -88,7 +88,7 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
         return before
     if before is not None:
         before.close()
-    size = len(loader.dataset)
+    size = _size(loader)
     other = _relays.get(loader.offload)
     if other is not None and other.is_there and other.size < size:
         other.close()  # of the loader for validation, perhaps, which came first
@@ -96,8 +96,10 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
     if began < _not_before.get(attempt, 0.0):
         return None
     taken = take_name(f"relay {loader.offload}{_whose(loader.offload)}")
-    if taken is None:
-        return None  # another rank or loader of this user has it
+    if taken is None:  # another rank or loader of this user has it
+        if other is None and max(rank_and_world()[1], ranks.world()) == 1:
+            sharing.say(loader, f"another job on this host has {loader.offload}: each needs an address of its own")
+        return None
     started = None
     try:
         started = _start(loader, job, duty)
@@ -109,6 +111,14 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
         return None
     found = _relays[loader.offload] = Relaying(job, size, started, taken)
     return found
+
+
+def _size(loader: Any) -> int:
+    """How long the dataset is, or how many batches there are where it does not say that: a sampler may know alone."""
+    for what in (loader.dataset, loader):
+        with contextlib.suppress(TypeError, NotImplementedError):
+            return len(what)
+    return 0
 
 
 def _whose(offload: str) -> str:

@@ -29,11 +29,14 @@ def folder() -> Path:
     return found
 
 
-def job_of(loader: Any) -> str | None:
-    """What all ranks that may help each other have in common; None if this loader is not to share."""
+def job_of(loader: Any, *, is_steered: bool = False) -> str | None:
+    """What all ranks that may help each other have in common; None if this loader is not to share. A cache that is steered
+    follows the order of one rank."""
     if loader.ranks != "shared" and loader.offload is None:
         return None
     why = _obstacle(loader)
+    if why is None and is_steered:
+        why = f"a cache with cache_policy={loader.cache_policy!r} follows the order of one rank's own workers"
     if why is None:
         try:
             batched = "" if is_batched(loader) else " whole"

@@ -49,8 +49,12 @@ class SharedServing(Serving):
         self._own = own
 
     def exchange(self, lines: LineExchange) -> tuple[Exchange, Room]:
-        """This worker's lines, and the works of other ranks."""
-        helping = Helping(lines, self._room, self._own)
+        """This worker's lines, and the works of other ranks. Lines alone if its rank shares no more: an epoch that was left
+        at once is over before its workers begin."""
+        try:
+            helping = Helping(lines, self._room, self._own)
+        except FileNotFoundError:
+            return lines, self._room
         return helping, helping
 
 

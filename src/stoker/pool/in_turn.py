@@ -39,8 +39,11 @@ class ServingInTurn(Serving):
         self._is_unchanged = is_unchanged
 
     def exchange(self, lines: LineExchange) -> tuple[Exchange, Room]:
-        """This worker's lines, and the works of other ranks."""
-        helping = HelpingInTurn(lines, self._room, self._own, self._duty.dataset, self._is_unchanged)
+        """This worker's lines, and the works of other ranks. Lines alone if its rank shares no more."""
+        try:
+            helping = HelpingInTurn(lines, self._room, self._own, self._duty.dataset, self._is_unchanged)
+        except FileNotFoundError:
+            return lines, self._room
         return helping, helping
 
 

@@ -1,7 +1,8 @@
-"""One worker process on another host: `python -m stoker.remote tcp://HOST:PORT PARENT`. `stoker worker` starts them.
+"""One worker process on another host: `python -m stoker.remote tcp://HOST:PORT PARENT LINE`. `stoker worker` starts them.
 
-It ends with its parent, which says its number: it may have gone before that could be noticed. With `--told` instead, the
-parent tells its number and the secret of one run on standard input, in a document (`remote/tending`).
+It ends with its parent, which says its number: it may have gone before that could be noticed. LINE is a descriptor of the
+parent's, where a worker that is refused says why: all of that parent are, and one line is enough. With `--told` instead,
+the parent tells its number and the secret of one run on standard input, in a document (`remote/tending`).
 """
 
 import contextlib
@@ -45,5 +46,8 @@ if __name__ == "__main__":
                 _end_without(int(sys.argv[2]))
                 main(parse_address(sys.argv[1]), shared_secret())
     except StokerError as error:
-        print(f"stoker: {error}", file=sys.stderr)
+        if "--told" in sys.argv:
+            print(f"stoker: {error}", file=sys.stderr)
+        else:
+            os.write(int(sys.argv[3]), f"{error}\0".encode())
         sys.exit(_REFUSED)

@@ -66,7 +66,7 @@ def parse_cluster(text: str) -> ClusterAddress:
     address, _, query = text.partition("?")
     if address != AUTO:
         host, _, port = address.removeprefix(CLIENT).rpartition(":")
-        if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ConfigError(f"offload= names a Ray cluster as {_FORM}, not {text!r}")
     try:
         said = dict(parse_qsl(query, keep_blank_values=True))
@@ -113,7 +113,7 @@ def meet(
                 )
             return ClusterMeeting(here[0].head, here[0].host)
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
-    head = host.strip("[]"), int(port) if port.isdigit() else 0
+    head = host.strip("[]"), int(port) if port.isdecimal() else 0
     for raylet in here:
         if _are_same(head[0], raylet.head.rpartition(":")[0]):
             return ClusterMeeting(raylet.head, raylet.host)

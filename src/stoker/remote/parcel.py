@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from stoker.remote.versions import in_words
+
 
 class Parcel(NamedTuple):
     """Plain values, but for the duty, which is pickled."""
@@ -52,8 +54,8 @@ def settle(parcel: Parcel) -> str:
     for name, version in parcel.packages.items():
         with contextlib.suppress(metadata.PackageNotFoundError):  # if the duty needs it, unpickling says so
             if (here := metadata.version(name)) != version:
-                found.append(f"{name} is {here} here and {version} there")
-    return ", ".join(found)
+                found.append(in_words(name, here, version))
+    return "; ".join(found)
 
 
 def _packages(modules: Mapping[str, Any]) -> dict[str, str]:

@@ -96,7 +96,8 @@ class Placing:
         there = sum(self._there.values())
         if there != before:
             self._say(there=there)
-        if not there and not self._has_waited and time.monotonic() - self._began > _PATIENCE_S and told != 0:
+        is_known_why = there or self._has_waited or self._refused  # a host that cannot have one was named
+        if not is_known_why and time.monotonic() - self._began > _PATIENCE_S and told != 0:
             self._has_waited = True
             self._say(
                 trouble=f"Ray has started no worker on another node in {_PATIENCE_S:g} s: perhaps no CPU is free there"

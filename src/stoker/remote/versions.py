@@ -30,8 +30,11 @@ def kind() -> str:
 
 
 def difference(here: dict[str, str], there: dict[str, str]) -> str:
-    """How a remote host differs, in words; "" if it does not."""
+    """How a remote host differs from this training host, in words for readers on either; "" if it does not."""
     wrong = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-    return ", ".join(
-        f"{name} {there.get(name, 'is missing')} there and {here.get(name, 'is missing')} here" for name in wrong
-    )
+    return "; ".join(in_words(name, there.get(name, "missing"), here.get(name, "missing")) for name in wrong)
+
+
+def in_words(name: str, worker: str, training: str) -> str:
+    """That something differs."""
+    return f"{name} is {worker} on the worker's host and {training} on the training host"

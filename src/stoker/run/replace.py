@@ -52,6 +52,8 @@ def replace(settings: dict[str, Any]) -> None:
             is_told=settings.get("is_told", False),
         )
         closing.append(watcher.close)
+    if HOOKS.plan.offload is not None:
+        closing.append(_nobody_to_help)
     atexit.register(_end, owner, closing)
 
 
@@ -88,6 +90,13 @@ def _is_script(command: list[str]) -> bool:
 
 def _remember(loader: Any) -> None:
     _meters.append(loader._meter)
+
+
+def _nobody_to_help() -> list[str]:
+    """What is to be said if other hosts could prepare nothing, as no loader has workers."""
+    if not any(meter.batches for meter in _meters) or any(meter.workers for meter in _meters):
+        return []
+    return ["stoker: offload=: everything was prepared on this host: num_workers must be 1 or more in the script's loaders"]
 
 
 def _end(owner: int, closing: list[Any]) -> None:
