@@ -226,6 +226,41 @@ def test_a_file_that_changed_is_a_clear_error(bucket: Path, tmp_path: Path, opti
     assert "/labels.json has changed since the folder was mounted" in found.stderr
 
 
+def test_what_a_store_does_not_give_has_its_own_error_and_one_line(
+    tmp_path: Path, options: list[str], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = BucketServer()
+    try:
+        server.objects.update({f"train/{name}": b"before" for name in ("changed", "gone", "refused")})
+        credentials = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        for name, value in {"AWS_ENDPOINT_URL": server.address, "XDG_CACHE_HOME": str(tmp_path), **credentials}.items():
+            monkeypatch.setenv(name, value)
+        look = f"""
+import sys
+print("here", flush=True)
+sys.stdin.read()
+for name in ("changed", "gone", "refused"):
+    try:
+        open({str(tmp_path / "data")!r} + "/" + name, buffering=0, mode="rb").read()
+    except OSError as error:
+        print(error.errno, str(error).count("[Errno"))
+"""
+        by = [*options[:2], "--mount-by", way, "--mount", f"s3://bucket/train={tmp_path / 'data'}"]
+        words = [sys.executable, "-m", "stoker", "run", *by, str(script(tmp_path, look))]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as child:
+            assert child.stdout is not None and child.stdout.readline() == "here\n"
+            server.objects["train/changed"] = b"afterwards"
+            del server.objects["train/gone"]
+            server.faults["train/refused"].extend([403] * 9)
+            said, told = child.communicate(timeout=HANG_S)
+        assert said == "116 1\n2 1\n13 1\n", told
+        assert "/changed has changed since the folder was mounted" in told
+        assert len(told.splitlines()) == 2, told
+    finally:
+        server.close()
+
+
 @pytest.mark.usefixtures("fuse")
 def test_the_folder_is_gone_when_the_run_is_killed(tmp_path: Path, options: list[str]) -> None:
     sleeper = script(tmp_path, "import sys, time\nprint('here', flush=True)\nsys.stdin.read()\n")

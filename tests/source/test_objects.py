@@ -111,6 +111,15 @@ def test_the_order_and_labels_are_those_of_a_folder(server, tmp_path):
     assert list(source.labels) == list(files.labels)
 
 
+def test_a_folder_that_is_empty_is_no_sample(server):
+    server.objects = {"tree/": b"", "tree/1": b"one", "tree/2": b"", "tree/new/": b"", "tree/new/er/": b""}
+    source = open_source("s3://bucket/tree")
+    assert [bytes(raw) for raw in source.read(range(len(source)))] == [b"one", b""]
+    assert {key: count for (what, key), count in server.asked.items() if what == "HEAD"} == {"tree/2": 1, "tree/new/er": 1}
+    with pytest.raises(ConfigError, match="empty folders"):
+        open_source("s3://bucket/tree/new/")
+
+
 def test_patterns_lists_and_file_addresses(server, tmp_path):
     def read(where):
         source = open_source(where)

@@ -106,6 +106,26 @@ def test_a_dataset_saved_by_hugging_face(tmp_path):
         open_source(tmp_path / "splits")
 
 
+def test_a_column_may_have_a_dot_in_its_name(tmp_path):
+    flat = pa.table(
+        {"image": [b"whole"] * 9, "image.bytes": TEXTS[:9], "image.path": [{"bytes": text} for text in TEXTS[:9]]}
+    )
+    pq.write_table(flat, tmp_path / "rows.parquet", row_group_size=4)
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), flat.schema) as file:
+        file.write_table(flat)
+    for name in ("rows.parquet", "rows.arrow"):
+        found = [
+            [bytes(raw) for raw in Tables(tmp_path / name, column).read(range(9))] for column in ("image", "image.bytes")
+        ]
+        assert found == [[b"whole"] * 9, TEXTS[:9]]
+
+
+def test_an_empty_dataset_saved_by_hugging_face_has_no_rows(tmp_path):
+    datasets.Dataset.from_dict({"text": ["one"]}).select([]).save_to_disk(tmp_path)
+    with pytest.raises(ConfigError, match=r"no rows in .*: an empty dataset"):
+        open_source(tmp_path)
+
+
 def test_what_a_path_means(tmp_path, parquet):
     pq.write_table(table(TEXTS[:3]), tmp_path / "a.parquet")
     assert len(open_source(tmp_path)) == 103  # by name

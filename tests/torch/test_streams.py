@@ -346,6 +346,36 @@ def test_an_error_that_was_seen_is_not_seen_again(workers: int) -> None:
     assert [batch.tolist() for batch in other] == expected
 
 
+class LoadsLate(Plain):
+    """Loads its state with its first item, and cannot."""
+
+    state: Any = None
+
+    def __iter__(self) -> Any:
+        if self.state is not None:
+            Failing("load").load_state_dict(self.state)
+        yield from range(COUNT)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": 0}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+
+def test_a_state_that_cannot_be_loaded_is_an_error_also_while_batches_are_passed_by() -> None:
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": 1, "snapshot_every_n_steps": 3}
+    loader = stoker.DataLoader(LoadsLate(COUNT), **options)
+    iterator = iter(loader)
+    [next(iterator) for _ in range(4)]
+    state = loader.state_dict()
+    assert state["streams"]["states"][0]["since"] == 1
+    other = stoker.DataLoader(LoadsLate(COUNT), **options)
+    other.load_state_dict(state)
+    with pytest.raises(KeyError, match="not loaded"):
+        next(iter(other))
+
+
 class Drawing(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(range(12))

@@ -74,6 +74,22 @@ def test_epochs_after_the_one_that_went_on_are_whole(kind: str, workers: int, pe
 
 
 @pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_persistent_workers_hear_of_an_epoch_that_is_set(workers: str) -> None:
+    options: dict[str, Any] = {"num_workers": 2, "workers": workers, "persistent_workers": True}
+    loader, other = make("plain", **options), make("plain", **options)
+    for epoch in range(2):
+        loader.dataset.set_epoch(epoch)
+        iterator = iter(loader)
+        for _ in range(5):
+            next(iterator)
+        state = loader.state_dict()
+        expected = numbers_of(iterator)
+    other.dataset.set_epoch(1)
+    other.load_state_dict(state)
+    assert numbers_of(other) == expected
+
+
+@pytest.mark.parametrize("workers", ["processes", "threads"])
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("kind", ["plain", "untyped", "shuffled", "batched"])
 def test_another_number_of_workers_at_every_restart(kind: str, every: int, workers: str) -> None:

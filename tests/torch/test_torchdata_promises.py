@@ -242,6 +242,24 @@ def test_ours_refuses_a_state_that_is_none(state: Any) -> None:
         stoker.DataLoader(Items(4)).load_state_dict(state)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ours_refuses_a_damaged_state_when_it_is_loaded(workers: int) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": workers}
+    state, _ = rest_after(stoker.DataLoader(StatefulStream(20), **options), 3)
+    theirs, _ = rest_after(StatefulDataLoader(StatefulStream(20), **options), 3)
+    part, other = state["streams"], stoker.DataLoader(StatefulStream(20), **options)
+    streams = [None, "x", {**part, "states": []}, {**part, "states": "ab"}, {**part, "next_worker": "1"}]
+    streams += [{**part, "states": [{} for _ in part["states"]]}, {**part, "workers": None}]
+    streams.append({**part, "states": [{**one, "since": -3} for one in part["states"]]})
+    damaged = [{**state, "streams": each} for each in streams]
+    damaged += [{name: state[name] for name in state if name != missing} for missing in ("samples", "_num_yielded")]
+    damaged.append({name: theirs[name] for name in theirs if name not in ("_num_yielded", "_steps_since_snapshot")})
+    for each in damaged:
+        with pytest.raises(ConfigError, match="damaged"):
+            other.load_state_dict(each)
+    other.load_state_dict(state)
+
+
 def test_ours_starts_no_workers_to_tell_a_state() -> None:
     loader = stoker.DataLoader(StatefulSampler(4), num_workers=1)  # type: ignore[arg-type]
     assert loader.state_dict()["_num_yielded"] == 0 and loader._iterator is None

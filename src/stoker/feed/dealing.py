@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from stoker.feed.resuming import check_workers
+from stoker.feed.resuming import check_form, check_workers
 from stoker.pool.huggingface import is_huggingfaces
 from stoker.pool.shards import dealt
 
 
 def fitted(state: dict[str, Any], loader: Any) -> dict[str, Any]:
     """A loader's state as one for the number of workers that it has."""
+    check_form(state)
     part, is_fresh = state.get("streams"), not state.get("begun", state.get("_num_yielded"))
     if part is None or "states" not in part or part["workers"] == loader.num_workers:
         return state

@@ -195,6 +195,8 @@ def check_state(state: Any, order: dict[str, Any]) -> None:
         raise ConfigError("this is not the state of a stoker.DataLoader: it has no version and no order")
     if state["version"] != 1:
         raise ConfigError(f"the loader's state has version {state['version']!r}; this is stoker for version 1")
+    if missing := [name for name in ("epoch", "samples", "samplers", "_num_yielded") if name not in state]:
+        raise ConfigError(f"the loader's state is damaged: it has no {missing[0]!r}")
     theirs = state["order"]
     different = [
         f"{name} is {theirs.get(name)!r} in the state and {order.get(name)!r} in this loader"

@@ -45,6 +45,22 @@ def is_torchdatas(state: Any) -> bool:
     return isinstance(state, dict) and "_iterator_finished" in state and ("_snapshot" in state or "fetcher_state" in state)
 
 
+def check_form(state: dict[str, Any]) -> None:
+    """Refuse a state with a damaged part about states of others: where that is missing, streams would begin anew."""
+    try:
+        part = state.get("streams", {})
+        states, workers = part.get("states"), part.get("workers")
+        is_whole = states is None or (
+            len(states) == max(workers, 1)
+            and part["next_worker"] >= 0
+            and all(min(one["batches"], one["since"]) >= 0 and "ended" in one for one in states)
+        )
+    except (AttributeError, KeyError, TypeError):
+        is_whole = False
+    if not is_whole:
+        raise ConfigError("the loader's state is damaged: it does not tell where each worker's stream was")
+
+
 def check_workers(part: dict[str, Any] | None, workers: int, *, is_fresh: bool = False) -> None:
     """Refuse states of workers that there are not: what each has read of a stream, no other can know."""
     if part is None or "states" not in part or part["workers"] == workers:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, RandomSampler
 
+from stoker.errors import ConfigError
 from stoker.feed.resuming import check_workers
 from stoker.feed.sampled import Sampled
 
@@ -13,6 +14,13 @@ Values = dict[str, Any]
 
 def adopted(state: Values, loader: Any, order: Values) -> Values:
     """A state of ours that goes on where torchdata's loader would."""
+    try:
+        return _adopted(state, loader, order)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(f"this state of torchdata's loader is damaged: {type(error).__name__}: {error}") from error
+
+
+def _adopted(state: Values, loader: Any, order: Values) -> Values:
     is_fresh = bool(state["_iterator_finished"])
     if "_snapshot" in state:
         snapshot = state["_snapshot"]

@@ -36,6 +36,7 @@ def listed(address: str) -> Listed:
     if scheme_of(address) == "file":
         return _listed_folder(local_path(address))
     source = Objects(address if has_magic(address) else f"{address.rstrip('/')}/**")
+    source.warns_of_changes = False  # here it is an error
     begin, numbers = len(source.name) + 1, range(len(source))
     return Listed(source, [source.address(number)[begin:] for number in numbers], source.sizes(numbers))
 

@@ -145,9 +145,9 @@ class Served:
             if fault:
                 self._told(errno.EIO, f"{fault}; what the cache does not give is read from {self._source.name}")
         except SampleNotFound as error:
-            raise self._told(errno.ENOENT, str(error)) from error
+            raise self._told(error.errno or errno.ENOENT, error.strerror or str(error)) from error
         except OSError as error:
-            raise self._told(errno.EIO, str(error)) from error
+            raise self._told(errno.EIO, error.strerror or str(error)) from error
         if len(payload) != size or request.has_changed:
             raise self._told(errno.ESTALE, f"{path} has changed since the folder was mounted: start the run again")
         return payload

@@ -29,6 +29,12 @@ def loses_its_buffer(thing: Any) -> bool:
     return False
 
 
+def shared_epoch(stream: Any) -> dict[int, Any]:
+    """What copies of a stream have in common with it, as a memo of `copy.deepcopy()`: the epoch that `set_epoch()` sets."""
+    epoch = getattr(stream, "_epoch", None) if is_huggingfaces(stream) else None
+    return {} if epoch is None else {id(epoch): epoch}
+
+
 class OneEpoch(IterableDataset[Any]):
     """One epoch of a stream, from a state on if there is one. It leaves the stream as it is."""
 

@@ -9,6 +9,7 @@ and at its end.
 import copy
 import pickle
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
@@ -159,13 +160,20 @@ def _pass_by(fetcher: Any, batches: int, told: Callable[[int, int], None] | None
             except StopIteration:
                 fetcher.ended = True
                 break
-            except Exception:  # the training loop has seen this error
-                continue
+            except Exception as error:
+                if _is_of_loading(error):
+                    raise
+                continue  # the training loop has seen this error
             if told is not None and now() > next_word:
                 next_word = now() + _TOLD_EVERY_S
                 told(number + 1, batches)
     finally:
         fetcher.collate_fn = collate
+
+
+def _is_of_loading(error: Exception) -> bool:
+    """Whether a stream, some of which load their state with their first item, could not load it."""
+    return any(frame.f_code.co_name == "load_state_dict" for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def say_passed(who: str) -> Callable[[int, int], None]:

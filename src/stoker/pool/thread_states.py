@@ -15,6 +15,7 @@ from stoker.cache.notes import noted
 from stoker.errors import ConfigError
 from stoker.internals.names import DatasetKind, WorkerInfo
 from stoker.meter import now
+from stoker.pool.huggingface import shared_epoch
 from stoker.pool.maker import CountingCollate, Room
 from stoker.pool.serving import Duty
 from stoker.pool.shards import for_one_epoch
@@ -39,7 +40,7 @@ Tell = Callable[[str, int, int, Any], None]
 def copies_of(dataset: Any, workers: int) -> list[Any]:
     """A dataset for each worker."""
     try:
-        return [copy.deepcopy(dataset) for _ in range(workers)]
+        return [copy.deepcopy(dataset, shared_epoch(dataset)) for _ in range(workers)]
     except Exception as error:
         raise ConfigError(
             f"workers='threads': each thread needs a dataset of its own, and copy.deepcopy() of {type(dataset).__name__} "

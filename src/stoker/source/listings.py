@@ -80,7 +80,10 @@ def listed(address: Address) -> Listing:
     began = time.time()
     folder = Address(address.store, address.key[: address.key.rfind("/") + 1])
     found, version = _from_a_file(address) if address.has_no_listing else (_from_the_store(folder), "")
-    listing = Listing.of(folder, _in_order(folder, found), version)
+    found = _in_order(folder, found)
+    if not address.has_no_listing:
+        found = _without_empty_folders(folder, found)
+    listing = Listing.of(folder, found, version)
     if _age_s():
         _keep(address, began, listing)
     return listing
@@ -180,6 +183,16 @@ def _in_order(address: Address, found: list[ListedObject]) -> list[ListedObject]
         raise ConfigError(f"no objects in {address} (hidden ones do not count; a single object is given in a list)")
     rows.sort(key=lambda row: row[:3])
     return [row[3] for row in rows]
+
+
+def _without_empty_folders(address: Address, found: list[ListedObject]) -> list[ListedObject]:
+    """A listing names the object `new/`, which stands for an empty folder, as `new`: there is none of that name."""
+    empty = [item.key for item in found if item.size == _MARKER]
+    answers = Reader().read([Piece(address.store, key, looks=True) for key in empty])
+    folders = {key for key, answer in zip(empty, answers, strict=True) if answer.outcome is Outcome.MISSING}
+    if len(folders) == len(found):
+        raise ConfigError(f"no objects in {address}, but empty folders")
+    return [item for item in found if item.key not in folders]
 
 
 def _with_parents(place: str) -> Iterator[str]:

@@ -43,7 +43,8 @@ class Objects:
         self.name = str(Address(self._listing.store, folder)).rstrip("/")
         self._reader = Reader()
         self._newer: dict[int, tuple[str, int]] = {}
-        self._has_warned = False
+        self.warns_of_changes = True
+        """Whether who reads a changed object gets it as it is now, and is to be told so, once."""
 
     def __len__(self) -> int:
         return len(self._listing)
@@ -120,8 +121,8 @@ class Objects:
         if answer.outcome is not Outcome.DONE:
             return
         self._newer[number] = answer.etag, answer.size
-        if not self._has_warned:
-            self._has_warned = True
+        if self.warns_of_changes:
+            self.warns_of_changes = False
             warnings.warn(
                 f"{self._address(number)} was changed since it was listed: it is read as it is now, and so are others",
                 stacklevel=3,

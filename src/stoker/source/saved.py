@@ -18,6 +18,8 @@ def hf_files(folder: str) -> list[str]:
     said = _said(state, "_data_files")
     if said.get("_indices_data_files"):
         raise ConfigError(f"{folder} was saved as a selection of rows: save it after `flatten_indices()`")
+    if not said["_data_files"]:
+        raise ConfigError(f"no rows in {folder}: an empty dataset was saved there")
     return [os.path.join(folder, each["filename"]) for each in said["_data_files"]]
 
 
@@ -26,7 +28,7 @@ def _said(path: str, name: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
             said: dict[str, Any] = json.load(file)
-        if said[name]:
+        if said[name] or (name == "_data_files" and said[name] == []):
             return said
     except (OSError, ValueError, LookupError, TypeError):
         pass

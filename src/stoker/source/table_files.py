@@ -83,9 +83,14 @@ def _mapped(path: str) -> tuple[list[Any], Any]:
     return list(stream), stream.schema
 
 
+def path_of(schema: Any, column: str) -> list[str]:
+    """The names that lead to a column: `image.bytes` may be the name of one, or a field of the column `image`."""
+    return [column] if column in schema.names else column.split(".")
+
+
 def values_of(batch: Any, column: str) -> Values:
-    """A column of a group; `image.bytes` is a field of the column `image`."""
-    first, *inner = column.split(".")
+    """A column of a group; `image.bytes` is a field of the column `image`, or a column of this name."""
+    first, *inner = path_of(batch.schema, column)
     array = batch.column(first)
     for name in inner:
         array = array.field(name) if not array.null_count and not array.offset else pc.struct_field(array, name)
@@ -105,7 +110,7 @@ def _bytes_of(buffer: Any) -> memoryview:
 
 def check_column(path: str, schema: Any, column: str) -> None:
     """Raise a ConfigError unless a column is there, and has values of bytes or text."""
-    first, *inner = column.split(".")
+    first, *inner = path_of(schema, column)
     kind = schema.field(first).type if first in schema.names else None
     for name in inner:
         names = [field.name for field in kind] if kind is not None and pa.types.is_struct(kind) else []

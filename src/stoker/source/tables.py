@@ -220,7 +220,7 @@ class _Held:
             self._held_bytes -= gone.bytes
 
     def _read(self, number: int) -> _Group:
-        from stoker.source.table_files import TableFile, values_of
+        from stoker.source.table_files import TableFile, path_of, values_of
 
         file_number, place = self._groups[number]
         path, version = self._named[file_number]
@@ -231,7 +231,7 @@ class _Held:
         if not _is_same(retried(partial(os.stat, path), path), version):
             raise SourceError(f"the table {path} was changed since it was opened: open the source anew")
         column = self._column
-        batch = file.group(place, None if column is None else [column.split(".")[0]])
+        batch = file.group(place, None if column is None else path_of(file.schema, column)[:1])
         if column is None:
             return _Group(batch, memoryview(b""), batch.nbytes)
         values = values_of(batch, column)
