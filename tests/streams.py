@@ -105,6 +105,16 @@ class Plain(IterableDataset[Any]):
         return ((number, 0, random.random() if draws else 0.0) for number in part_of(self.count))
 
 
+class SaysNone(Plain):
+    """Has the methods of the protocol, and no state."""
+
+    def state_dict(self) -> None:
+        return None
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError("there was no state")
+
+
 class ResumesOnce(IterableDataset[Any]):
     """Goes on once from what was loaded, as Hugging Face's do: at the next `iter()`, and at no other."""
 

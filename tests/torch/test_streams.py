@@ -21,6 +21,7 @@ from tests.streams import (
     OwnIterator,
     Plain,
     ResumesOnce,
+    SaysNone,
     StatefulItems,
     StatefulIterator,
     StatefulSampler,
@@ -43,6 +44,7 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "its own iterator": lambda: {"dataset": OwnIterator(COUNT)},
     "resumes once": lambda: {"dataset": ResumesOnce(COUNT)},
     "no state": lambda: {"dataset": Plain(COUNT)},
+    "a state that is None": lambda: {"dataset": SaysNone(COUNT)},
     "stateful sampler": lambda: {"dataset": Items(COUNT), "sampler": StatefulSampler(COUNT)},
     "stateful iterator of a sampler": lambda: {"dataset": Items(COUNT), "sampler": IteratorSampler(COUNT)},
 }
@@ -81,7 +83,7 @@ def resumed_everywhere(kind: str, epochs: int, stride: int = 1, **options: Any) 
     # Generators of a worker that nobody's state holds go on through the epochs of a persistent worker.
     # Those of threads belong to the whole process.
     draws = options.get("persistent_workers") or options.get("workers") == "threads"
-    columns = 2 if draws and kind in ("no state", "stateful iterator") else 3
+    columns = 2 if draws and kind in ("no state", "a state that is None", "stateful iterator") else 3
     for at in range(0, len(states), stride):
         with make(kind, **options) as other:
             other.load_state_dict(states[at])

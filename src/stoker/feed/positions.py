@@ -211,6 +211,8 @@ _COUNTS = 3
 
 
 def _written(batches: int, since: int, has_ended: bool, asked: AskedStates) -> Part:
+    if asked.dataset is None and asked.iterator is None and not has_ended:
+        since = max(since, batches)  # who says None for a state has none: passed by count
     state: Part = {"batches": batches, "since": since, "ended": has_ended}
     if asked.dataset is not None:
         state["dataset"] = asked.dataset
