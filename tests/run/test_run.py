@@ -76,10 +76,21 @@ def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_pa
     assert re.search(r"^stoker: \d+ batches, [\d.]+ s waiting for data, 2 workers$", ours.stderr, re.MULTILINE), ours.stderr
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_other_hosts_are_not_waited_for_in_silence_by_loaders_without_workers(workers: int, tmp_path: Path) -> None:
+STREAM = """
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+"""
+
+
+@pytest.mark.parametrize(
+    ("dataset", "workers", "word"),
+    [("range(4)", 0, "num_workers must be 1 or more"), ("Stream()", 1, "a stream is read where"), ("range(4)", 1, "")],
+)
+def test_other_hosts_are_not_waited_for_in_silence(dataset: str, workers: int, word: str, tmp_path: Path) -> None:
     script, secret = tmp_path / "train.py", tmp_path / "secret"
-    script.write_text(f"from torch.utils.data import DataLoader\nlist(DataLoader(range(4), num_workers={workers}))\n")
+    imports = "from torch.utils.data import DataLoader, IterableDataset\n"
+    script.write_text(f"{imports}{STREAM}\nlist(DataLoader({dataset}, num_workers={workers}))\n")
     secret.write_text("0" * 64)
     secret.chmod(0o600)
     with socket.socket() as one:
@@ -88,7 +99,8 @@ def test_other_hosts_are_not_waited_for_in_silence_by_loaders_without_workers(wo
     words = [*RUN, "--seed", "1", "--offload", address, script]
     ours = call(words, cwd=tmp_path, env={"STOKER_SECRET_FILE": str(secret), "XDG_CACHE_HOME": str(tmp_path)})
     assert ours.returncode == 0, ours.stderr
-    assert ("num_workers must be 1 or more" in ours.stderr) == (workers == 0), ours.stderr
+    assert word in ours.stderr
+    assert ("everything was prepared on this host" in ours.stderr) == bool(word), ours.stderr
 
 
 @pytest.mark.parametrize("kind", ["run torchrun", "torchrun run", "-m torch.distributed.run"])

@@ -23,6 +23,8 @@ from stoker.run.restart.words import refuse, say
 from stoker.torch.loader import DataLoader
 
 _meters: list[Meter] = []
+_of_samples: list[Meter] = []
+"""Those of loaders that read no stream."""
 
 
 def replace(settings: dict[str, Any]) -> None:
@@ -90,13 +92,18 @@ def _is_script(command: list[str]) -> bool:
 
 def _remember(loader: Any) -> None:
     _meters.append(loader._meter)
+    if not isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        _of_samples.append(loader._meter)
 
 
 def _nobody_to_help() -> list[str]:
-    """What is to be said if other hosts could prepare nothing, as no loader has workers."""
-    if not any(meter.batches for meter in _meters) or any(meter.workers for meter in _meters):
+    """What is to be said if other hosts could prepare nothing: no loader has workers, or all that have read streams."""
+    if not any(meter.batches for meter in _meters) or any(meter.workers for meter in _of_samples):
         return []
-    return ["stoker: offload=: everything was prepared on this host: num_workers must be 1 or more in the script's loaders"]
+    why = "num_workers must be 1 or more in the script's loaders"
+    if any(meter.workers for meter in _meters):
+        why = "a stream is read where it is opened, and only single samples are prepared elsewhere"
+    return [f"stoker: offload=: everything was prepared on this host: {why}"]
 
 
 def _end(owner: int, closing: list[Any]) -> None:
@@ -122,7 +129,8 @@ def _end(owner: int, closing: list[Any]) -> None:
         remote, samples = (sum(getattr(meter, name) for meter in _meters) for name in ("remote", "samples"))
         cached += f", {remote / samples:.0%} prepared on other hosts".replace("%", " %") if remote else ""
         by = f"{workers} worker{'' if workers == 1 else 's'}"
-        words.insert(0, f"stoker:{rank} {batches:,} batches, {waited_s:.1f} s waiting for data, {by}{cached}")
+        read = f"{batches:,} batch{'' if batches == 1 else 'es'}"
+        words.insert(0, f"stoker:{rank} {read}, {waited_s:.1f} s waiting for data, {by}{cached}")
     if words:
         sys.stderr.write("\n".join([*words, ""]))  # in one piece: other ranks write there, too
         sys.stderr.flush()
