@@ -641,3 +641,4 @@ def test_a_profile_of_several_models_asks_which(
     assert "two.json has several models: choose one of a, b by --model" in capsys.readouterr().err
     assert main([*submit, "--model", "c", "--", "train.py"]) == 1
     assert "two.json has no model 'c': choose one of a, b by --model" in capsys.readouterr().err
+    assert not (tmp_path / "state").exists()  # what is refused leaves nothing

@@ -63,9 +63,10 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--measure makes a profile, and --profile has one: give one of them")
     if options.cache:
         parse_bytes(options.cache, "--cache")
+    profiled = None if options.measure else _matrix(options)
     state = opened(options, make=True)
     came_at = time.time()
-    name, matrix = _measured(options, words) if options.measure else _matrix(options)
+    name, matrix = profiled or _measured(options, words)
     wish = Wish(
         tuple(words),
         os.getcwd(),
