@@ -300,6 +300,11 @@ def activate(staging: Staging) -> None:
     _everywhere = staging
 
 
+def is_active() -> bool:
+    """Whether this thread looks in some staging."""
+    return getattr(_here, "staging", None) is not None
+
+
 @contextlib.contextmanager
 def active(staging: Staging | None) -> Iterator[None]:
     """Look there in this thread, within the context."""

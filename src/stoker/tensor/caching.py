@@ -19,6 +19,8 @@ from stoker.meter import Counts, Meter, Tally
 from stoker.order import Ids
 from stoker.tensor.dataset import expecting, of_stoker
 
+_AS_IT_IS = contextlib.nullcontext()
+
 
 class Caching:
     """How a loader's samples are fetched."""
@@ -78,9 +80,14 @@ class Caching:
         self._steering.follow(own)
         return self._steering
 
-    @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> contextlib.AbstractContextManager[None]:
         """In the training process: this thread fetches this way within the context."""
+        if self.reads is None and self.staging is None and not staging.is_active():
+            return _AS_IT_IS
+        return self._active()
+
+    @contextlib.contextmanager
+    def _active(self) -> Iterator[None]:
         with intercept.active(self.reads), staging.active(self.staging):
             yield
 
