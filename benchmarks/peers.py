@@ -134,6 +134,7 @@ def compare(workload: Workload, names: list[str], folder: Path, rounds: int) -> 
         report(
             f"{workload.name}: {one.name}", workload=workload.name, contender=one.name, pins=PINS[one.name][:1],
             failed=one.failed, same=contents, **values, **memory[one.name], **resumed[one.name], rounds=rounds, run=RUN,
+            load=round(os.getloadavg()[0], 1),
         )  # fmt: skip
 
 

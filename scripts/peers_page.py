@@ -49,7 +49,8 @@ _NOTABLE = 1.1
 HEAD = """# Stoker and other loaders
 
 The same bytes through each, in one run for each kind of data: `python benchmarks/peers.py > lines.jsonl`, then
-`python scripts/peers_page.py lines.jsonl`. Measured on {days} with {host}.
+`python scripts/peers_page.py lines.jsonl`. Measured on {days} with {host},
+at a load of {load} (a comparison alone makes 2 to 3; the rest is other work).
 
 Every contender has an environment of its own with pinned versions, two workers, and its data in the form that its guide
 advises. All make samples with the same code, but for DALI, which has decoders of its own. They take turns, round by round,
@@ -124,7 +125,9 @@ def main(*paths: str) -> None:
     again = {f"{TITLES[row['contender']]} ({row['workload']})" for row in repeated}
     days = " and ".join(sorted({row["run"].split()[0] for row in rows}))
     rounds = " or ".join(map(str, sorted({row["rounds"] for row in rows})))
-    text = HEAD.format(days=days, host=" and ".join(sorted({row["host"] for row in rows})), rounds=rounds)
+    loads = sorted({row["load"] for row in rows})
+    load = f"{loads[0]:.0f}" if loads[0] == loads[-1] else f"{loads[0]:.0f} to {loads[-1]:.0f}"
+    text = HEAD.format(days=days, host=" and ".join(sorted({row["host"] for row in rows})), rounds=rounds, load=load)
     bars: dict[str, list[dict[str, Any]]] = {}
     for workload, title in WORKLOADS.items():
         some = [row for row in rows if row["workload"] == workload]

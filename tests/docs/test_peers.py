@@ -43,6 +43,7 @@ def line(contender: str, ratio: float) -> dict[str, Any]:
         "workload": "jpeg", "contender": contender, "ratio": ratio, "spread": [0.9 * ratio, 1.1 * ratio], "failed": "",
         "samples_per_s": 1000.0, "cold_samples_per_s": 900.0, "core_us": 5.0, "first_batch_s": 0.1, "memory_mb": 10.0,
         "resume_s": None, "same": True, "rounds": 5, "host": "python 3", "pins": [], "run": "2026-01-02 03:04:05",
+        "load": 2.4,
     }  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def test_who_is_ahead_stands_first_with_a_reason(tmp_path: Path, monkeypatch: py
     page = (tmp_path / "docs" / "peers-compared.md").read_text()
     assert page.index("| DALI on CPU | 0.80 | 0.72 to 0.88 |") < page.index("| torch DataLoader | 1.20 |")
     assert "DALI on CPU is ahead: its decoder is its own." in page
+    assert "at a load of 2 (" in page
     assert "DALI on CPU</text>" in (tmp_path / "docs" / "pictures" / "peers-compared.svg").read_text()
     lines.write_text("\n".join(map(json.dumps, [*rows, line("grain", 0.9)])))
     with pytest.raises(KeyError, match="grain"):
