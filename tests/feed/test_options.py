@@ -1,5 +1,6 @@
 """What a plan fills in, by what a dataset is and not by the names of its attributes."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -35,3 +36,23 @@ def test_a_planned_policy_is_for_datasets_of_ours(make: Any, policy: str) -> Non
         seed=1, num_workers=0, prefetch_factor=None, workers="processes", cache_policy="keep-first", **nothing_asked
     )
     assert asked.resolved(make(), plan).cache_policy == policy
+
+
+@pytest.mark.parametrize("cache", [None, 1000])
+def test_planned_peers_without_a_cache_are_one_warning(cache: int | None) -> None:
+    plan = Plan(peers="127.0.0.1:7001,127.0.0.1:7002")
+    nothing_asked = dict.fromkeys(("cache_dir", "group", "group_bytes", "group_patience_s"))
+    asked = Options(
+        seed=None,
+        num_workers=0,
+        prefetch_factor=None,
+        workers="processes",
+        cache=cache,
+        cache_policy="keep-first",
+        **nothing_asked,  # type: ignore[arg-type]
+    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        peers = asked._planned(plan, Named()).peers
+    assert peers == (None if cache is None else plan.peers)
+    assert ["the plan names peers, but no cache" in str(one.message) for one in said] == [True] * (cache is None)

@@ -11,6 +11,8 @@ import pytest
 from tests.remote.test_remote import Noisy, flat, free_port, secret, workers
 
 import stoker
+from stoker.decide.looks import Known
+from stoker.remote.measured import MeasuredFile
 
 __all__ = ["secret"]
 
@@ -85,3 +87,27 @@ def test_a_loop_that_does_not_wait_sends_nothing_away(capfd: pytest.CaptureFixtu
     with workers(port, 1), loader_of(port, 0.001) as loader:
         train(loader, is_said, step_s=0.05)
         assert loader.stats().remote == 0 and loader.stats().remote_ratio == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"version": 1, "measured": {"loop of another": {"rate": 1, "at": "x"}}}',
+        '{"version": 1, "measured": {"loop of another": {"rate": NaN, "at": null}}}',
+        '{"version": 1, "measured": {"loop mine": {"rate": %s}}}' % ("9" * 400),
+        '{"version": 1, "measured": {"loop mine": {"rate": "7"}, "here": ["ab"]}}',
+        "[" * 100_000,
+        "\0",
+    ],
+    ids=["text", "no number", "huge", "pairs", "deep", "no JSON"],
+)
+def test_what_was_measured_and_is_damaged_is_measured_anew(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "stoker").mkdir(mode=0o700)
+    (tmp_path / "stoker" / "offload.json").write_text(content)
+    file = MeasuredFile("mine", "of mine")
+    assert file.before() == Known()
+    file.keep(Known(5.0, 4.0), None)
+    assert MeasuredFile("mine", "of mine").before() == Known(5.0, 4.0)

@@ -217,7 +217,16 @@ def test_what_a_user_says_of_a_cluster() -> None:
     assert parse_cluster("ray://head:10001") == ClusterAddress("ray://head:10001")
     said = "auto?workers=8&resources=prep:1,disk:0.5&labels=pool:cpu&required"
     assert parse_cluster(said) == ClusterAddress("auto", 8, {"prep": 1.0, "disk": 0.5}, {"pool": "cpu"}, is_required=True)
-    for wrong in ("ray://head", "ray://:1", "auto?workers=0", "auto?workers=x", "auto?cpus=1", "auto?resources=prep"):
+    numbers = [f"auto?resources=prep:{count}" for count in ("0", "-1", "nan", "inf")]
+    for wrong in (
+        "ray://head",
+        "ray://:1",
+        "auto?workers=0",
+        "auto?workers=x",
+        "auto?cpus=1",
+        "auto?resources=prep",
+        *numbers,
+    ):
         with pytest.raises(ConfigError, match="ray://HEAD:PORT"):
             parse_cluster(wrong)
 

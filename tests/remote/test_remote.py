@@ -186,6 +186,29 @@ def test_a_worker_whose_parent_went_while_it_imported_ends() -> None:
             child.wait()
 
 
+def test_a_worker_ends_when_its_threads_have_ended() -> None:
+    port = free_port()
+    code = f"""
+import threading, time
+from stoker.remote import worker
+from stoker.wire.secret import shared_secret
+
+class Slow(worker.RemoteWorker):
+    def _serve(self, *arguments):
+        super()._serve(*arguments)
+        time.sleep(0.5)
+
+worker.RemoteWorker = Slow
+worker.main(("127.0.0.1", {port}), shared_secret())
+print([thread.name for thread in threading.enumerate()])
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as there:
+        with loader_of(Noisy(32, 0.01), port, persistent_workers=True) as loader:
+            until_used(loader)
+        said, _ = there.communicate(timeout=60)
+    assert said == "['MainThread']\n"
+
+
 def test_versions_that_differ_are_named() -> None:
     here = {"python": "3.11", "torch": "2.13.0", "pillow": "12"}
     assert difference(here, dict(here)) == ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.utils.data
 
-from stoker.errors import ConfigError
+from stoker.errors import ConfigError, warn
 from stoker.host import ranks
 from stoker.internals import expected
 from stoker.plan import CACHE_POLICIES, HOST, PREPS, Plan
@@ -101,8 +101,11 @@ class Options:
             found["seed"] = plan.seed
         if plan.share_ranks and is_open("ranks", None):
             found["ranks"] = "shared"
-        if plan.peers is not None and is_open("peers", None) and (self.cache or plan.cache_bytes):
-            found["peers"] = plan.peers
+        if plan.peers is not None and is_open("peers", None):
+            if self.cache or plan.cache_bytes:
+                found["peers"] = plan.peers
+            elif is_enabled():
+                warn("the plan names peers, but no cache: hosts give each other what caches hold. Say cache= or --cache")
         has_cache = bool(self.cache or plan.cache_bytes) and self.cache_policy == "keep-first"
         if plan.cache_disk is not None and is_open("cache_disk", None) and has_cache:
             found["cache_disk"] = plan.cache_disk

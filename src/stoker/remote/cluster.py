@@ -5,6 +5,7 @@ auto                                                 the cluster that this proce
 ray://HEAD:10001?workers=8&resources=prep:1&labels=pool:cpu&required
 """
 
+import math
 import os
 import socket
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ def parse_cluster(text: str) -> ClusterAddress:
             said
             or required
             or (workers is not None and int(workers) < 1)
-            or any(count <= 0 for count in resources.values())
+            or not all(0 < count < math.inf for count in resources.values())
         ):
             raise ValueError(query)
     except ValueError as error:

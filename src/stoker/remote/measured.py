@@ -25,6 +25,7 @@ VERSION = 1
 _MOST = 500
 _SAVE_EVERY_S = 60.0
 _MOST_BYTES = 1 << 20
+_TOO_MUCH = 1e300
 
 
 class MeasuredFile:
@@ -72,7 +73,7 @@ class MeasuredFile:
             return
         self._saved |= self._found.keys()
         stored = _load() | {key: {**values, "at": time.time()} for key, values in self._found.items()}
-        kept = dict(sorted(stored.items(), key=lambda item: -item[1].get("at", 0.0))[:_MOST])
+        kept = dict(sorted(stored.items(), key=lambda item: -(_number(item[1], "at") or 0.0))[:_MOST])
         with contextlib.suppress(OSError):
             folder = _folder()
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -110,10 +111,10 @@ def _load() -> dict[str, dict[str, Any]]:
         if found["version"] != VERSION:
             return {}
         return {str(key): dict(values) for key, values in found["measured"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
 
 
 def _number(values: dict[str, Any], name: str) -> float | None:
     value = values.get(name)
-    return float(value) if isinstance(value, (int, float)) and 0 < value < float("inf") else None
+    return float(value) if isinstance(value, (int, float)) and 0 < value < _TOO_MUCH else None

@@ -124,6 +124,8 @@ class RemoteWorker:
             except Exception:  # an error of the user's dataset: if it is one there, too, the trainer's own workers raise it
                 self._say(f"what cannot be made here is made on the trainer's host: {traceback.format_exc().rstrip()}")
                 given.results.put(b"")
+        for thread in threads:
+            thread.join()  # one that is in torch while Python ends would abort this process
 
     def _say(self, what: str) -> None:
         """Say something once."""
