@@ -288,6 +288,18 @@ def test_what_cannot_be_pickled_is_an_error_not_a_hang() -> None:
         next(iter(loader))
 
 
+def within_itself(samples: list[Any]) -> list[Any]:
+    batch: list[Any] = [samples[0][0]]
+    batch.append(batch)
+    return batch
+
+
+def test_a_batch_may_hold_itself() -> None:
+    batch = next(iter(stoker.DataLoader(Numbers(4), num_workers=1, collate_fn=within_itself)))
+    assert batch[1] is batch
+    assert batch[0].shape == (64, 64)
+
+
 def test_an_unpicklable_dataset_under_spawn_is_one_clear_error() -> None:
     dataset = Numbers(4)
     dataset.transform = lambda x: x  # type: ignore[attr-defined]
