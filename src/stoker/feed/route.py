@@ -32,7 +32,7 @@ from stoker.tensor.seeding import generators_restored, seed_generators
 
 _SAMPLER = 1 << 61
 """Stands for a position where a sampler of the user draws: apart from those of all samples."""
-_ENDLESS = 100
+_ENDLESS = 4
 """A sampler that gives so many times what its length says has no end."""
 
 
