@@ -88,6 +88,33 @@ def test_unlike_shapes_are_torchs_error(shapes: tuple[int, int]) -> None:
     assert kinds == ([type, torch.Tensor, torch.Tensor] if shapes[0] != shapes[1] else [torch.Tensor] * 3)
 
 
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_a_number_that_is_too_large_is_torchs_error_in_any_row(workers: str) -> None:
+    dataset = Made(lambda i: (array(i), 2**64 if i in (0, 4, 9) else i), 14)
+    with stoker.DataLoader(dataset, 2, num_workers=2, seed=1, workers=workers) as loader:
+        assert [batch if batch is ValueError else None for batch in outcome(loader)] == [
+            *[ValueError, None, ValueError],
+            *[None, ValueError, None, None],
+        ]
+
+
+class Uneven(Made):
+    """Prepares whole batches, and gives more or fewer samples than it is asked for."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        samples = [self.make(index) for index in indices]
+        return {0: samples, 6: samples[:-1], 9: samples + samples[:1], 12: []}.get(indices[0], samples)
+
+
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_a_dataset_may_give_more_or_fewer_samples_than_it_is_asked_for(workers: str) -> None:
+    dataset = Uneven(MAKERS["array and label"], 18)
+    expected = outcome(torch.utils.data.DataLoader(dataset, 3))
+    assert [0 if batch is IndexError else len(batch[1]) for batch in expected] == [3, 3, 2, 4, 0, 3]
+    with stoker.DataLoader(dataset, 3, num_workers=1, seed=1, workers=workers) as loader:
+        assert_same(outcome(loader), expected)
+
+
 def test_many_epochs_left_early_do_not_use_up_common_slots() -> None:
     with stoker.DataLoader(Made(MAKERS["array and label"]), 8, num_workers=2, seed=1, persistent_workers=True) as loader:
         for _ in range(30):

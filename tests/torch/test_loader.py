@@ -232,6 +232,36 @@ def test_pickling_and_copying_between_and_during_epochs() -> None:
     assert len(list(iterator)) == 3
 
 
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"workers": "threads"}], ids=str)
+def test_a_copy_has_workers_and_a_place_of_its_own(options: dict[str, Any]) -> None:
+    with stoker.DataLoader(Numbers(8), 2, num_workers=1, persistent_workers=True, **options) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        for twin in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader), copy.copy(loader)):
+            with twin:
+                assert len(list(twin)) == 4
+        assert loader.state_dict()["_num_yielded"] == loader.stats().batches == 1
+        assert len(list(iterator)) == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": 1}, {"workers": "threads"}, {"persistent_workers": True}], ids=str)
+def test_an_iterator_of_a_closed_loader_does_not_seem_to_be_at_its_end(options: dict[str, Any]) -> None:
+    loader = stoker.DataLoader(Numbers(8), 2, num_workers=1, **options)
+    whole = iter(loader)
+    assert len(list(whole)) == 4
+    part = iter(loader)
+    next(part)
+    loader.close()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="was closed"):
+            next(part)
+    assert part is whole or next(whole, None) is None  # as it is with persistent workers
+    assert loader.state_dict()["_num_yielded"] == 1
+    with loader:
+        loader.load_state_dict(loader.state_dict())
+        assert len(list(loader)) == 3
+
+
 def test_attributes_are_as_read_only_as_torchs() -> None:
     loader = stoker.DataLoader(Numbers(8), batch_size=2, num_workers=2)
     for name in ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"):
@@ -286,6 +316,18 @@ def test_what_cannot_be_pickled_is_an_error_not_a_hang() -> None:
     loader = stoker.DataLoader(Numbers(4), num_workers=1, collate_fn=lambda samples: threading.Lock())
     with pytest.raises(TypeError, match=r"cannot pickle '_thread.lock' object"):
         next(iter(loader))
+
+
+def within_itself(samples: list[Any]) -> list[Any]:
+    batch: list[Any] = [samples[0][0]]
+    batch.append(batch)
+    return batch
+
+
+def test_a_batch_may_hold_itself() -> None:
+    batch = next(iter(stoker.DataLoader(Numbers(4), num_workers=1, collate_fn=within_itself)))
+    assert batch[1] is batch
+    assert batch[0].shape == (64, 64)
 
 
 def test_an_unpicklable_dataset_under_spawn_is_one_clear_error() -> None:

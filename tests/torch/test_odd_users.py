@@ -235,6 +235,23 @@ def test_a_sample_is_never_left_out_of_its_batch(options: dict[str, Any]) -> Non
         assert all(len(batch) == 4 for batch in loader)
 
 
+class EndingTogether(Ending):
+    """The same, asked for many at a time."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("workers", ["processes", "threads"])
+def test_a_batch_is_never_left_out_of_its_epoch(workers: str) -> None:
+    with stoker.DataLoader(EndingTogether(), 4, seed=1, num_workers=1, workers=workers) as loader:
+        iterator = iter(loader)
+        assert [next(iterator).tolist()[0] for _ in range(4)] == [0, 4, 8, 12]
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(iterator)
+        assert len(list(iterator)) == 5
+
+
 @pytest.mark.parametrize("options", [{}, {"seed": 1}, {"group": f"threads-{os.getpid()}"}], ids=str)
 def test_a_script_may_end_while_threads_are_at_work(options: dict[str, Any]) -> None:
     """Within torch's own code a thread that Python ends takes the process along."""

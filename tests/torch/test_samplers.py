@@ -1,6 +1,7 @@
 """Samplers of people's own, whose iterators are asked for as often as torch does, and give each index once."""
 
 import itertools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import stoker
+from stoker.errors import ConfigError
 
 COUNT = 7
 
@@ -54,6 +56,18 @@ class CountsAtOnce(DrawsAtOnce):
         self.asked = state["asked"]
 
 
+class Endless(torch.utils.data.Sampler[int]):
+    """Goes on for ever, and has a length: that of one pass over the data."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(10_000):  # so that a loader that waits for the end fails in time
+            yield from torch.randperm(COUNT).tolist()
+        raise AssertionError("the end is asked for")
+
+
 WORKERS = {"none": {"num_workers": 0}, "processes": {"num_workers": 2}, "threads": {"num_workers": 2, "workers": "threads"}}
 
 
@@ -80,3 +94,26 @@ def test_a_sampler_that_draws_at_once_resumes_before_its_first_batch(workers: in
     other = stoker.DataLoader(range(COUNT), batch_sampler=CountsAtOnce(), num_workers=workers)  # type: ignore[arg-type]
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == expected
+
+
+@pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
+def test_a_sampler_with_a_length_may_go_on_for_ever(workers: dict[str, Any]) -> None:
+    """Many libraries have such a sampler, for training by steps."""
+
+    def first(count: int, loader: Any) -> list[Any]:
+        return [batch.tolist() for batch in itertools.islice(loader, count)]
+
+    with (
+        stoker.DataLoader(range(COUNT), 2, sampler=Endless(), seed=1, **workers) as loader,  # type: ignore[arg-type]
+        stoker.DataLoader(range(COUNT), 2, sampler=Endless(), seed=1, **workers) as other,  # type: ignore[arg-type]
+    ):
+        seen = first(21, loader)
+        assert sorted(itertools.chain(*seen)) == sorted([*range(COUNT)] * 6)
+        assert first(9, other) == seen[:9]
+        other.load_state_dict(other.state_dict())
+        assert first(12, other) == seen[9:]
+
+
+def test_a_sampler_that_goes_on_for_ever_is_none_for_a_group() -> None:
+    with pytest.raises(ConfigError, match="does not end"):
+        list(stoker.DataLoader(range(COUNT), 2, sampler=Endless(), group=f"endless-{os.getpid()}"))  # type: ignore[arg-type]

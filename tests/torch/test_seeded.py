@@ -191,6 +191,16 @@ def test_state_is_cheap_and_does_not_grow() -> None:
     assert len(json.dumps(state)) < 1000
 
 
+@pytest.mark.parametrize("seed", [1, None])
+def test_an_epoch_may_be_a_number_of_numpys(seed: int | None) -> None:
+    """`torch.load()` refuses a state that has one."""
+    loader = stoker.DataLoader(Numbers(8), batch_size=2, seed=seed)
+    for epoch in np.arange(3, 5):
+        loader.set_epoch(epoch)
+        next(iter(loader))
+    assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 4
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [

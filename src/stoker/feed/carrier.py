@@ -52,6 +52,7 @@ class _Watched:
     _is_due = False
     """Whether the batch that is waited for may still come."""
     _num_yielded: int
+    _has_ended: bool
     _pin_memory: bool
     _sampler_iter: Any
     _skip: int
@@ -64,7 +65,7 @@ class _Watched:
     def _watch(self, loader: Any) -> None:
         self._finishing = loader.here.finishing
         self._coming = None if self._finishing is None or self._finishing.where != DEVICE else Coming(self._decodes_ahead)
-        self._began = now()
+        self._began, self._has_ended = now(), False
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
         self._caching, self._record, self._ahead = loader.here.caching, loader.here.record(), loader.here.ahead
         if self._ahead is not None:
@@ -93,7 +94,9 @@ class _Watched:
         try:
             data = self._obtain() if self._coming is None else self._coming.take(self, self._obtain)
         except StopIteration:
-            self._progress.end()
+            if not self._has_ended:  # or the loop is in a later epoch, perhaps
+                self._progress.end()
+            self._has_ended = True
             if self._ahead is not None:
                 self._ahead.over()
             if record is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.feed.ahead import Ahead, ahead_of
 from stoker.feed.grouped import Membership
 from stoker.feed.publishing import publish_loader, role_of
+from stoker.feed.refusing import refuse_when_closed
 from stoker.memory import PrivateMemory
 from stoker.meter import Scalars
 from stoker.slots.area import Area
@@ -110,6 +111,7 @@ class Here:
         if self._member is not None:
             self._member.close()
         for iterator in list(self.iterators):
+            refuse_when_closed(iterator)
             iterator.close()
         if self._relaying is not None:
             self._relaying.close()

@@ -1,4 +1,4 @@
-"""Iterators raise in forked children if user code goes on with them there: their workers belong to the parent."""
+"""Iterators raise if user code goes on with them without workers: in forked children, and when their loader was closed."""
 
 import weakref
 from typing import Any
@@ -11,6 +11,16 @@ _iterators: "weakref.WeakSet[Any]" = weakref.WeakSet()
 def refuse_in_children(iterator: Any) -> None:
     """Make an iterator raise in forked children: a batch that a child took would be missing in this process."""
     _iterators.add(iterator)
+
+
+def refuse_when_closed(iterator: Any) -> None:
+    """Make an iterator raise whose loader was closed before the epoch's end: it would seem to have come to that end."""
+    if not iterator._has_ended:
+        iterator._is_due, iterator._obtain = True, _refuse_after_close
+
+
+def _refuse_after_close() -> Any:
+    raise RuntimeError("this iterator's loader was closed: call iter() of the loader")
 
 
 def _refuse() -> Any:

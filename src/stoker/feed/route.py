@@ -32,6 +32,8 @@ from stoker.tensor.seeding import generators_restored, seed_generators
 
 _SAMPLER = 1 << 61
 """Stands for a position where a sampler of the user draws: apart from those of all samples."""
+_ENDLESS = 4
+"""A sampler that gives so many times what its length says has no end."""
 
 
 def recognise(loader: Any, seed: int) -> KnownRoute:
@@ -205,23 +207,28 @@ class _OfSampler:
             position += len(ids)
 
     def at(self, epoch: int) -> Sequence[Batch]:
-        if length_of(self.index_sampler) is None:
+        length = length_of(self.index_sampler)
+        if length is None:
             raise ConfigError("a sampler without a length may never end: it cannot be shared by a group")
-        return list(self.batches(epoch, 0))
+        most = _ENDLESS * (length + 1)
+        batches = list(itertools.islice(self.batches(epoch, 0), most))
+        if len(batches) == most:
+            raise ConfigError(f"a sampler that says {length} and does not end cannot be shared by a group")
+        return batches
 
     own = None
 
     def _draw(self, epoch: int) -> Iterator[Sequence[Any]]:
+        length = length_of(self.index_sampler)
         with generators_restored():
             seed_generators(mix(self.seed, epoch, _SAMPLER))
             iterator = iter(self.index_sampler)
-            if length_of(self.index_sampler) is not None:
-                whole = [self._ids(index) for index in iterator]
-                iterator = None
-            else:
-                states = torch.get_rng_state()
-        if iterator is None:
-            yield from whole
+            # One more than it says, so that its end is reached. A sampler with a length may have no end all the same.
+            known = 0 if length is None else length + 1
+            whole = [self._ids(index) for index in itertools.islice(iterator, known)]
+            states = torch.get_rng_state()
+        yield from whole
+        if len(whole) < known:
             return
         while True:  # perhaps without an end: one by one, each time where the sampler left its generator
             with generators_restored():

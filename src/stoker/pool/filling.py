@@ -24,7 +24,7 @@ def fill(batch: Any, outbox: Outbox, reducers: Reducers = one_reader) -> tuple[L
     collated = outbox.used
     try:
         return lay_out(batch, TensorLeaves(outbox)), None
-    except NoLayout:
+    except (NoLayout, RecursionError):  # a list that holds itself has no layout, and can be pickled
         outbox.rewind(collated)
         return None, pack(batch, reducers(), outbox)
 

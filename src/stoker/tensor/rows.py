@@ -6,6 +6,7 @@ fill one batch. Only what `default_collate` would stack is taken: plain tensors,
 in one tuple, list or dictionary. Everything else, and every sample that is unlike the first, is left to torch.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -130,19 +131,24 @@ def are_large(sample: Any) -> bool:
 def stack(samples: Iterable[Any], own: range, total: int, outbox: Outbox, collate: Callable[[list[Any]], Any]) -> Any:
     """Put samples into this worker's rows of a batch of `total`; or collate them the usual way if they cannot be rows."""
     samples = iter(samples)
-    first = next(samples)
-    rows = rows_for(first)
+    first = list(itertools.islice(samples, 1))
+    rows = rows_for(first[0]) if first else None
     if rows is None:
-        return collate([first, *samples])
+        return collate([*first, *samples])
     used = outbox.used
     for column in rows.columns:
         column.place(outbox, own, total)
-    rows.put(own.start, first)
-    for row in range(own.start + 1, own.stop):
-        sample = next(samples)
-        if not rows.put(row, sample):
-            whole = [*rows.samples(range(own.start, row)), sample, *samples]
-            del rows, column
-            outbox.rewind(used)
-            return collate(whole)
-    return rows.batch()
+    row, rest = own.start, itertools.chain(first, samples)
+    for sample in rest:
+        if row == own.stop or not rows.put(row, sample):
+            rest = itertools.chain([sample], rest)
+            break
+        row += 1
+    else:
+        if row == own.stop:
+            return rows.batch()
+    # Some sample is unlike the first, or `__getitems__` has given more or fewer than it was asked for.
+    whole = [*rows.samples(range(own.start, row)), *rest]
+    del rows, column
+    outbox.rewind(used)
+    return collate(whole)

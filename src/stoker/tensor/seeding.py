@@ -161,9 +161,12 @@ class Positions:
                 return dataset.__getsamples__(ids, generators)  # type: ignore[no-any-return]
             return (dataset.__getsample__(index, rng) for index, rng in zip(ids, generators, strict=True))
         if prepares_batches(dataset):
-            return dataset.__getitems__(ids)  # type: ignore[no-any-return]
+            return self._prepare_together(ids)
         get = dataset.__getitem__
         return (get(index) for index in ids)  # not `map`: a sample that raises StopIteration would be its end
+
+    def _prepare_together(self, ids: Sequence[Any]) -> Iterator[Any]:
+        yield from self.dataset.__getitems__(ids)  # in a generator, where StopIteration is an error
 
     def _prepare_seeded(self, epoch: int, first: int, step: int, ids: Sequence[Any]) -> Iterator[Any]:
         """The samples, each prepared with its own seeds; at the end the generators are seeded for collating."""

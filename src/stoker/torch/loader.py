@@ -4,6 +4,7 @@ A loader means the same as torch's. The class decides who makes the batches: our
 `STOKER_DISABLE=1` is set, the system is not Linux, or our iterators do not fit this version of torch.
 """
 
+import copy
 import inspect
 import os
 from collections.abc import Callable, Iterable
@@ -302,8 +303,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to this process (`here`), so that a loader can be pickled and copied at any time."""
+        """Leave out what belongs to this loader in this process, so that it can be pickled and copied at any time."""
         kept = {name: value for name, value in self.__dict__.items() if name != "_here"}
+        kept |= {"_iterator": None, "_progress": copy.copy(self._progress), "_meter": copy.copy(self._meter)}
         if self._position is not None:
             from stoker.feed.positions import FixedPosition
 
