@@ -7,6 +7,7 @@ One process at a time writes: it holds a claim while it appends to the last segm
 in between, the next writer overwrites what has no location.
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import TypeVar
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreStats
 from stoker.cache.locations import APPENDING, Locations, Tail
-from stoker.cache.segments import FIRST, SEGMENT_BYTES, Location, Segment
+from stoker.cache.segments import FIRST, SEGMENT_BYTES, Location, Segment, SegmentDamagedError
 from stoker.cache.shelf import Budget
 from stoker.cache.store import StoreBusyError, StoreFullError
 from stoker.memory import Bytes
@@ -75,7 +76,7 @@ class OpenDiskTier:
         """Read and check. What is wrong is read again, by the page cache: this process may have forked meanwhile."""
         try:
             segment = self._segment(location.segment)
-        except FileNotFoundError:
+        except (FileNotFoundError, SegmentDamagedError):  # the others may be whole
             raise ItemDamagedError from None
         try:
             return take(segment.read)
@@ -139,19 +140,27 @@ class OpenDiskTier:
                 left -= len(payload)
         if not fitting:
             return 0, None
-        is_new = not tail.segment
-        number = tail.segment or 1
         try:
-            segment = Segment(self.folder, number, writes=True, is_new=is_new or tail.at == FIRST)
-            found, end = segment.append(tail.at, fitting)
+            segment, at = self._last_segment(tail)
+            found, end = segment.append(at, fitting)
         except OSError as error:
             raise StoreFullError(f"{self.folder} cannot be written ({error.strerror})") from error
         is_full = end >= self._segment_bytes
         written = tail.written_bytes + sum(len(payload) for _, payload in fitting)
-        after = Tail(number + 1, FIRST, written) if is_full else Tail(number, end, written)
+        after = Tail(segment.number + 1, FIRST, written) if is_full else Tail(segment.number, end, written)
         if not self._locations.add(found, after):
             return 0, None
         return len(fitting), segment if is_full else None
+
+    def _last_segment(self, tail: Tail) -> tuple[Segment, int]:
+        """The segment that is written to, and where. One that was cut or damaged is left as it is, and the next begun."""
+        if tail.segment and tail.at != FIRST:
+            with contextlib.suppress(FileNotFoundError, SegmentDamagedError):
+                segment = Segment(self.folder, tail.segment, writes=True)
+                if segment.size() >= tail.at:
+                    return segment, tail.at
+            return Segment(self.folder, tail.segment + 1, writes=True, is_new=True), FIRST
+        return Segment(self.folder, tail.segment or 1, writes=True, is_new=True), FIRST
 
     def _look_for_room(self, size: int) -> None:
         place = os.statvfs(self.folder)
