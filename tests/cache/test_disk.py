@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -230,6 +231,20 @@ def test_what_is_written_after_the_last_segment_was_harmed_outlives_a_restart(tm
     leave(disk, use)
     restart_host(folder)
     assert new <= inside(tmp_path, 1003)
+
+
+def test_a_process_that_may_open_few_files_keeps_most_of_them_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = filled(tmp_path, 200)
+    assert len(list(folder.glob("*.segment"))) > 10
+    use = join(tmp_path)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 4096))
+    disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
+    before = len(os.listdir("/proc/self/fd"))
+    assert all(disk.get(key(number)) == payload(number) for number in range(200))
+    assert len(os.listdir("/proc/self/fd")) <= before + 10
+    leave(disk, use)
 
 
 def harm_segment(path: Path, harm: str) -> None:

@@ -9,6 +9,7 @@ in between, the next writer overwrites what has no location.
 
 import contextlib
 import os
+import resource
 import threading
 import time
 from collections import OrderedDict
@@ -30,6 +31,7 @@ T = TypeVar("T")
 _RESERVE_BYTES = 64 << 20
 """What is always left free on the file system."""
 _OPEN = 128
+"""So many segments a process has open, if that is a quarter of its descriptors at most: each has two."""
 _PAUSE_S = 30.0
 
 
@@ -43,6 +45,8 @@ class OpenDiskTier:
         self._locations = Locations(folder)
         self._claims = Claims(folder / "claims")
         self._open: OrderedDict[int, Segment] = OrderedDict()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_open = _OPEN if descriptors == resource.RLIM_INFINITY else min(_OPEN, descriptors // 8)
         self._lock = threading.Lock()
         self._paused_until = 0.0
 
@@ -88,7 +92,7 @@ class OpenDiskTier:
             segment = self._open.get(number)
             if segment is None:
                 segment = self._open[number] = Segment(self.folder, number)
-                if len(self._open) > _OPEN:
+                if len(self._open) > max(1, self._most_open):
                     self._open.popitem(last=False)
             else:
                 self._open.move_to_end(number)
