@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from stoker.cache.disk import OpenDiskTier
 from stoker.cache.segments import Segment
 from stoker.cache.shelf import DISK, CacheUse, Shelf
 from stoker.cache.store import StoreFullError
+from stoker.cache.tier import DiskTier
+from stoker.meter import Tally
 from stoker.sealed import BLOCK_BYTES, ItemDamagedError
 
 ROOM = 1 << 30
@@ -198,6 +201,74 @@ def test_a_cut_file_gives_no_wrong_byte_and_no_signal(tmp_path: Path) -> None:
     leave(disk, use)
     restart_host(folder)
     assert len(inside(tmp_path, 200)) >= 50
+
+
+@pytest.mark.parametrize("harm", ["head", "empty", "gone"])
+def test_one_segment_that_is_lost_costs_its_own_items_and_its_room_comes_back(
+    tmp_path: Path, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    folder = filled(tmp_path, 200)
+    whole = Shelf(tmp_path).caches()[0].stats.payload_bytes
+    harmed = sorted(folder.glob("*.segment"))[1]
+    of_it = {int.from_bytes(one.key[:16], "big") for one in Segment(folder, int(harmed.stem)).walk()}
+    lost = sum(len(payload(number)) for number in of_it)
+    harm_segment(harmed, harm)
+    assert inside_as_a_job(tmp_path, 200) == set(range(200)) - of_it
+    assert inside_as_a_job(tmp_path, 200) == set(range(200)) - of_it
+    assert not harmed.exists()
+    assert Shelf(tmp_path).caches()[0].stats.payload_bytes == whole - lost
+
+
+@pytest.mark.parametrize("harm", ["head", "empty", "gone", "cut"])
+def test_what_is_written_after_the_last_segment_was_harmed_outlives_a_restart(tmp_path: Path, harm: str) -> None:
+    folder = filled(tmp_path, 190)
+    harm_segment(max(folder.glob("*.segment")), harm)
+    use = join(tmp_path)
+    disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
+    new = set(range(1000, 1003))
+    assert disk.put([(key(number), payload(number)) for number in new]) == len(new)
+    leave(disk, use)
+    restart_host(folder)
+    assert new <= inside(tmp_path, 1003)
+
+
+def test_a_process_that_may_open_few_files_keeps_most_of_them_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = filled(tmp_path, 200)
+    assert len(list(folder.glob("*.segment"))) > 10
+    use = join(tmp_path)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 4096))
+    disk = OpenDiskTier(folder, segment_bytes=SEGMENT)
+    before = len(os.listdir("/proc/self/fd"))
+    assert all(disk.get(key(number)) == payload(number) for number in range(200))
+    assert len(os.listdir("/proc/self/fd")) <= before + 10
+    leave(disk, use)
+
+
+def harm_segment(path: Path, harm: str) -> None:
+    if harm == "head":
+        with path.open("r+b") as file:
+            file.write(bytes(8))
+    elif harm == "empty":
+        os.truncate(path, 0)
+    elif harm == "cut":
+        os.truncate(path, 40)
+    else:
+        path.unlink()
+
+
+def inside_as_a_job(place: Path, items: int) -> set[int]:
+    """Which items a job gets. It drops those that are damaged."""
+    tally = Tally()
+    tier = DiskTier.joined("numbers", f"{place}:{ROOM}B", tally)
+    assert tier is not None
+    found = {number for number in range(items) if tier.get(key(number)) is not None}
+    assert all(bytes(tier.get(key(number)) or b"") == payload(number) for number in found)
+    tier.close()
+    stores.close_unused()
+    return found
 
 
 def test_an_index_that_is_cut_under_a_job_is_an_error(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 import torch
 import torch.utils.data
+from tests.cache.requests import Numbered
 from tests.tries import HANG_S
 
 import stoker
+from stoker.cache import places
+from stoker.cache.cached import Cache
 from stoker.cli import main
 from stoker.errors import ConfigError
 
@@ -137,6 +140,20 @@ def test_a_full_disk_is_one_warning(folder: Path, shelf_dir: Path, small_tmpfs: 
         assert len([warning for warning in caught if "is full" in str(warning.message)]) == len(caught) == 1
         stats = loader.stats()
     assert (stats.hits, stats.hits_disk) == (30, 0)
+
+
+def test_folders_whose_names_are_no_text(shelf_dir: Path, tmp_path: Path) -> None:
+    place = Path(os.fsdecode(os.fsencode(tmp_path) + b"/nvme \xff"))
+    memory = Path(os.fsdecode(os.fsencode(shelf_dir) + b"/\xff"))
+    for kept, found in ((20, 0), (10, 20)):  # the store is copied for the job with a smaller budget
+        cache = Cache("numbers", kept * 1000, memory, disk=f"{place}:1GB")
+        request = Numbered(range(40))
+        for on_disk in (found, 40 - kept):
+            assert cache.fetch(request) == [request.payload(number) for number in range(40)]
+            *_, faults, _, _, _, _, hits_disk = cache.tally.take()
+            assert (faults, hits_disk) == (0, on_disk)
+        cache.close()
+    assert places.remembered() == [place.resolve()]
 
 
 def test_options_that_make_no_sense(folder: Path, shelf_dir: Path, tmp_path: Path) -> None:

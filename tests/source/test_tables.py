@@ -120,6 +120,42 @@ def test_a_column_may_have_a_dot_in_its_name(tmp_path):
         assert found == [[b"whole"] * 9, TEXTS[:9]]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [pa.binary_view(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.dictionary(pa.int32(), pa.binary())],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
+def test_bytes_and_text_in_whatever_form(tmp_path, name, kind):
+    texts = pa.array(TEXTS[:40])
+    texts = texts.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else texts.cast(kind)
+    odd = pa.table({"text": texts})
+    if name == "rows.parquet":
+        pq.write_table(odd, tmp_path / name, row_group_size=16)
+    else:
+        with pa.ipc.new_file(str(tmp_path / name), odd.schema) as file:
+            file.write_table(odd, max_chunksize=16)
+    for keep in ("1GB", 1):
+        assert [bytes(raw) for raw in Tables(tmp_path / name, "text", keep=keep).read([39, 0, 17])] == [
+            TEXTS[39],
+            TEXTS[0],
+            TEXTS[17],
+        ]
+
+
+def test_bytes_of_one_length_are_bytes(tmp_path):
+    pq.write_table(pa.table({"id": pa.array([b"abc", b"def"], pa.binary(3))}), tmp_path / "rows.parquet")
+    assert [bytes(raw) for raw in Tables(tmp_path / "rows.parquet", "id").read([1, 0])] == [b"def", b"abc"]
+
+
+def test_a_dictionary_with_a_value_that_is_none_is_an_error_where_it_is_used(tmp_path):
+    words = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["one", None]))
+    with pa.ipc.new_file(str(tmp_path / "rows.arrow"), pa.schema({"word": words.type})) as file:
+        file.write_table(pa.table({"word": words}))
+    with pytest.raises(SourceError, match="rows without a value"):
+        Tables(tmp_path / "rows.arrow", "word").read([0])
+
+
 def test_an_empty_dataset_saved_by_hugging_face_has_no_rows(tmp_path):
     datasets.Dataset.from_dict({"text": ["one"]}).select([]).save_to_disk(tmp_path)
     with pytest.raises(ConfigError, match=r"no rows in .*: an empty dataset"):
@@ -146,7 +182,7 @@ def test_errors_name_file_and_column(tmp_path, parquet):
     with pytest.raises(ConfigError, match=r"not bytes or text: 'image\.bytes', 'image\.path'"):
         Tables(tmp_path / "i.parquet", "image")
     pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "n.parquet")
-    with pytest.raises(SourceError, match="the column 'text' has rows without a value"):
+    with pytest.raises(SourceError, match=r"the column 'text' of .*n\.parquet has rows without a value"):
         Tables(tmp_path / "n.parquet", "text").read([0])
     damaged = tmp_path / "damaged.parquet"
     damaged.write_bytes(parquet.read_bytes()[:-9])

@@ -7,7 +7,9 @@ One process at a time writes: it holds a claim while it appends to the last segm
 in between, the next writer overwrites what has no location.
 """
 
+import contextlib
 import os
+import resource
 import threading
 import time
 from collections import OrderedDict
@@ -18,7 +20,7 @@ from typing import TypeVar
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreStats
 from stoker.cache.locations import APPENDING, Locations, Tail
-from stoker.cache.segments import FIRST, SEGMENT_BYTES, Location, Segment
+from stoker.cache.segments import FIRST, SEGMENT_BYTES, Location, Segment, SegmentDamagedError
 from stoker.cache.shelf import Budget
 from stoker.cache.store import StoreBusyError, StoreFullError
 from stoker.memory import Bytes
@@ -29,6 +31,7 @@ T = TypeVar("T")
 _RESERVE_BYTES = 64 << 20
 """What is always left free on the file system."""
 _OPEN = 128
+"""So many segments a process has open, if that is a quarter of its descriptors at most: each has two."""
 _PAUSE_S = 30.0
 
 
@@ -42,6 +45,8 @@ class OpenDiskTier:
         self._locations = Locations(folder)
         self._claims = Claims(folder / "claims")
         self._open: OrderedDict[int, Segment] = OrderedDict()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_open = _OPEN if descriptors == resource.RLIM_INFINITY else min(_OPEN, descriptors // 8)
         self._lock = threading.Lock()
         self._paused_until = 0.0
 
@@ -75,7 +80,7 @@ class OpenDiskTier:
         """Read and check. What is wrong is read again, by the page cache: this process may have forked meanwhile."""
         try:
             segment = self._segment(location.segment)
-        except FileNotFoundError:
+        except (FileNotFoundError, SegmentDamagedError):  # the others may be whole
             raise ItemDamagedError from None
         try:
             return take(segment.read)
@@ -87,7 +92,7 @@ class OpenDiskTier:
             segment = self._open.get(number)
             if segment is None:
                 segment = self._open[number] = Segment(self.folder, number)
-                if len(self._open) > _OPEN:
+                if len(self._open) > max(1, self._most_open):
                     self._open.popitem(last=False)
             else:
                 self._open.move_to_end(number)
@@ -139,19 +144,27 @@ class OpenDiskTier:
                 left -= len(payload)
         if not fitting:
             return 0, None
-        is_new = not tail.segment
-        number = tail.segment or 1
         try:
-            segment = Segment(self.folder, number, writes=True, is_new=is_new or tail.at == FIRST)
-            found, end = segment.append(tail.at, fitting)
+            segment, at = self._last_segment(tail)
+            found, end = segment.append(at, fitting)
         except OSError as error:
             raise StoreFullError(f"{self.folder} cannot be written ({error.strerror})") from error
         is_full = end >= self._segment_bytes
         written = tail.written_bytes + sum(len(payload) for _, payload in fitting)
-        after = Tail(number + 1, FIRST, written) if is_full else Tail(number, end, written)
+        after = Tail(segment.number + 1, FIRST, written) if is_full else Tail(segment.number, end, written)
         if not self._locations.add(found, after):
             return 0, None
         return len(fitting), segment if is_full else None
+
+    def _last_segment(self, tail: Tail) -> tuple[Segment, int]:
+        """The segment that is written to, and where. One that was cut or damaged is left as it is, and the next begun."""
+        if tail.segment and tail.at != FIRST:
+            with contextlib.suppress(FileNotFoundError, SegmentDamagedError):
+                segment = Segment(self.folder, tail.segment, writes=True)
+                if segment.size() >= tail.at:
+                    return segment, tail.at
+            return Segment(self.folder, tail.segment + 1, writes=True, is_new=True), FIRST
+        return Segment(self.folder, tail.segment or 1, writes=True, is_new=True), FIRST
 
     def _look_for_room(self, size: int) -> None:
         place = os.statvfs(self.folder)

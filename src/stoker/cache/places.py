@@ -17,7 +17,7 @@ def remember(directory: Path) -> None:
         if str(directory) not in known:
             _path().parent.mkdir(parents=True, exist_ok=True)
             fresh = _path().with_suffix(f".{os.getpid()}")
-            write_small(fresh, "\n".join([*known, str(directory)]).encode())
+            write_small(fresh, os.fsencode("\n".join([*known, str(directory)])))
             fresh.rename(_path())
 
 
@@ -27,8 +27,8 @@ def remembered() -> list[Path]:
 
 
 def _listed() -> list[str]:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return [line for line in read_small(_path()).decode().splitlines() if line]
+    with contextlib.suppress(OSError):
+        return [line for line in os.fsdecode(read_small(_path())).split("\n") if line]
     return []
 
 

@@ -12,7 +12,7 @@ from stoker.cache import inspection, stores
 from stoker.cache.claims import Claims
 from stoker.cache.inspection import StoreDamagedError, StoreStats
 from stoker.cache.locations import APPENDING, FILES, Locations, Tail
-from stoker.cache.segments import FIRST, FoundItem, Segment, payloads_bytes, segments
+from stoker.cache.segments import FIRST, FoundItem, Segment, SegmentDamagedError, payloads_bytes, segments
 from stoker.host import process
 from stoker.host.small_files import read_small, write_small
 
@@ -74,15 +74,21 @@ def _is_fitting(folder: Path, budget_bytes: int) -> bool:
 
 
 def _mostly_dead(folder: Path, locations: Locations) -> list[int]:
-    """The segments that are dead for more than half: nobody asks for that any more."""
+    """The segments that are dead for more than half: nobody asks for that any more, or it cannot be read."""
     found = []
-    for number in segments(folder):
+    for number in range(1, locations.tail().segment + 1):
         dead = locations.dead_bytes(number)
         if dead:
-            with contextlib.suppress(OSError):
-                table = Segment(folder, number).table()
-                if table is not None and 2 * dead > payloads_bytes(table):
-                    found.append(number)
+            try:
+                segment = Segment(folder, number)
+                table = segment.table()
+                inside = list(segment.walk()) if table is None else table
+            except (FileNotFoundError, SegmentDamagedError):
+                inside = []
+            except OSError:
+                continue
+            if 2 * dead > payloads_bytes(inside):
+                found.append(number)
     return found
 
 

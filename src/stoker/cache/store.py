@@ -242,7 +242,7 @@ class Store:
         smaller.mkdir(mode=0o700)
         try:
             with self.lock:
-                self._environment.copy(str(smaller), compact=True)
+                self._environment.copy(os.fsencode(smaller), compact=True)
             (smaller / "data.mdb").chmod(0o600)
             (self.folder / "lock.mdb").unlink()
             (smaller / "data.mdb").rename(self._file)
@@ -291,7 +291,7 @@ def _opened_environment(folder: Path) -> Any:
     while True:
         try:
             environment = lmdb.open(
-                str(folder),
+                os.fsencode(folder),  # as text it would have to be encodable without escapes
                 map_size=map_bytes,
                 max_readers=READERS,
                 mode=0o600,

@@ -88,14 +88,16 @@ def path_of(schema: Any, column: str) -> list[str]:
     return [column] if column in schema.names else column.split(".")
 
 
-def values_of(batch: Any, column: str) -> Values:
+def values_of(batch: Any, column: str, path: str) -> Values:
     """A column of a group; `image.bytes` is a field of the column `image`, or a column of this name."""
     first, *inner = path_of(batch.schema, column)
     array = batch.column(first)
     for name in inner:
         array = array.field(name) if not array.null_count and not array.offset else pc.struct_field(array, name)
+    if (plain := _plain(array.type)) != array.type:
+        array = array.cast(plain)
     if array.null_count:
-        raise SourceError(f"the column {column!r} has rows without a value")
+        raise SourceError(f"the column {column!r} of {path} has rows without a value")
     is_large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     _, bounds, content = array.buffers()
     every = np.frombuffer(bounds, np.int64 if is_large else np.int32) if bounds is not None else np.zeros(1, np.int64)
@@ -117,10 +119,18 @@ def check_column(path: str, schema: Any, column: str) -> None:
         kind = kind.field(name).type if kind is not None and name in names else None
     if kind is None:
         raise ConfigError(f"the table {path} has no column {column!r}; it has {', '.join(map(repr, schema.names))}")
-    kinds = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
-    if not any(fits(kind) for fits in kinds):
+    if _plain(kind) is None:
         inside = f": {', '.join(repr(f'{column}.{field.name}') for field in kind)}" if pa.types.is_struct(kind) else ""
         raise ConfigError(f"the column {column!r} of {path} is of type {kind}, and not bytes or text{inside}")
+
+
+def _plain(kind: Any) -> Any:
+    """The type in which bytes or text lie one after the other: of them, of their views and dictionaries. Or None."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    others = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string()}
+    kind = pa.binary() if pa.types.is_fixed_size_binary(kind) else others.get(kind, kind)
+    return kind if kind in (pa.binary(), pa.string(), pa.large_binary(), pa.large_string()) else None
 
 
 def encoded(batch: Any, number: int) -> Bytes:

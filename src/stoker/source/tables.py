@@ -234,7 +234,7 @@ class _Held:
         batch = file.group(place, None if column is None else path_of(file.schema, column)[:1])
         if column is None:
             return _Group(batch, memoryview(b""), batch.nbytes)
-        values = values_of(batch, column)
+        values = values_of(batch, column, path)
         rows = slice(self._firsts[number], self._firsts[number + 1])
         self.starts[rows], self.ends[rows] = values.bounds[:-1], values.bounds[1:]
         if file.is_mapped or not self._all_stay:
