@@ -110,6 +110,7 @@ def test_all_servers_may_be_lost():
     engine.handle(RoundEnded(), 0.0)
     assert kinds(engine.handle(ServerLost("s0"), 1.0)) == [("End", "a")]
     assert engine.handle(RoundEnded(), 300.0) == []
+    assert engine.standing("a").lease is None
     engine.handle(Submitted(job("b")), 400.0)
     engine.handle(ServerBack(servers(1)[0]), 500.0)
     assert kinds(engine.handle(RoundEnded(), 600.0)) == [("Start", "a"), ("Start", "b")]
