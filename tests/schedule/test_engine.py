@@ -160,6 +160,14 @@ def test_a_job_that_cannot_be_restarted_keeps_its_place_to_its_end():
     assert len(engine.leases) == 8
 
 
+def test_rounding_moves_no_job_that_is_on_several_servers():
+    engine = Engine([Server(name, 8, 0.4249336698094676, 500.0) for name in "ab"], Rules(switch_cost_s=1.0))
+    engine.handle(Submitted(job("wide", gpus=13, restartable=False)), 0.0)
+    (first,) = engine.handle(RoundEnded(), 0.0)
+    engine.handle(Submitted(job("new")), 10.0)
+    assert engine.handle(RoundEnded(), 300.0)[0] == Renew(first.lease)
+
+
 def test_a_lease_changes_only_if_all_gain_more_than_that_costs():
     def changed(cost_s):
         engine = engine_with(job("a", HUNGRY), job("b", HUNGRY), job("c", HUNGRY), switch_cost_s=cost_s)

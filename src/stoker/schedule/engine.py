@@ -271,7 +271,7 @@ class Engine:
         return total
 
     def _is_same(self, lease: Lease | None, grant: Grant) -> bool:
-        return lease is not None and lease.placement == grant.placement(self.cluster)
+        return lease is not None and lease.placement.is_like(grant.placement(self.cluster))
 
     def _leases(self, packing: Packing, ordered: Iterable[Entry], now: float) -> list[Action]:
         ends: list[Action] = []
@@ -284,7 +284,7 @@ class Engine:
                     entry.lease = None
                 continue
             placement = grant.placement(self.cluster)
-            if before is not None and before.placement == placement:
+            if before is not None and before.placement.is_like(placement):
                 rest.append(Renew(before))
                 continue
             floor = self.cluster.proportional_rate(entry.job.matrix, grant.parts)
