@@ -179,6 +179,14 @@ def test_a_lease_changes_only_if_all_gain_more_than_that_costs():
     assert not changed(299.0)
 
 
+@pytest.mark.parametrize("policy", ["las", "ftf", "drf"])
+def test_jobs_that_take_turns_get_further_where_a_start_takes_longer_than_a_round(policy):
+    engine = engine_with(job("a", gpus=8), job("b", gpus=8), policy=policy, switch_cost_s=700.0)
+    for number in range(40):
+        engine.handle(RoundEnded(), 300.0 * number)
+    assert min(engine.standing(name).done for name in "ab") > 0
+
+
 def test_equal_servers_are_named_such_that_jobs_stay():
     engine = engine_with(*(job(f"j{number}", gpus=8) for number in range(4)), count=4)
     where = {action.lease.job_id: action.lease for action in engine.handle(RoundEnded(), 0.0)}

@@ -4,6 +4,9 @@ At the end of each round all jobs are put in order (`queue`), the first whose GP
 the mechanism (`mechanisms`, `opt`) gives each its place. A job whose place stays the same keeps its lease. Under tune and
 opt no job is slower than with the proportional share of its servers: that is asserted for each lease.
 
+A lease that has not got beyond its start stays, whoever is first: jobs that take turns get further even if a start takes
+longer than a round.
+
 Where a change of a lease costs time, the leases are changed only if all jobs together gain more in one round than they lose
 by it; otherwise those that run stay as they are, and new ones are put beside them.
 """
@@ -205,6 +208,7 @@ class Engine:
         bound = [entry for entry in ordered if not entry.job.restartable and entry.lease is not None]
         most = int(self.cluster.gpus.max() if self.rules.one_server else self.cluster.total.gpus)
         free = [one for one in ordered if (one.job.restartable or one.lease is None) and one.job.gpus <= most]
+        free.sort(key=lambda one: not one.is_starting(now))
         chosen = free if self.rules.mechanism == "greedy" else self._runnable(free, bound)
         greedy_again = self.rules.mechanism == "greedy"
         running = [entry for entry in free if entry.lease is not None]
