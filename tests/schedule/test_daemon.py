@@ -14,10 +14,11 @@ import pytest
 
 from stoker.cli import main
 from stoker.errors import CommandError
+from stoker.schedule import slurm
 from stoker.schedule.backend import LeaseOrder, Node
 from stoker.schedule.daemon import Daemon
 from stoker.schedule.job import Server
-from stoker.schedule.marks import SAVED, Marks
+from stoker.schedule.marks import SAVED, Marks, if_free
 from stoker.schedule.matrix import Matrix, Reads
 from stoker.schedule.rules import Rules
 from stoker.schedule.state import State, Wish
@@ -328,6 +329,32 @@ def test_cancelled_jobs_end_and_only_these(world: World) -> None:
     assert world.state.job(runs).status == "cancelled"
     assert world.living(stays) == [1]
     assert not world.state.ask_cancel(runs)
+
+
+def test_a_job_that_is_cancelled_before_any_daemon_sees_it_is_cancelled_whatever_is_wrong_with_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [world.submit(), world.submit(gpus=99)]
+    for job in jobs:
+        assert world.state.ask_cancel(job)
+    world.daemon.look()
+    assert not world.cluster.orders
+    assert [world.state.job(job).status for job in jobs] == ["cancelled"] * 2
+    with if_free(world.folder / "daemon.lock"):  # as while a daemon runs
+        for job in jobs:
+            assert main(["schedule", "why", "--state", str(world.folder), job]) == 0
+    assert capsys.readouterr().out == "It was cancelled.\n" * 2
+
+
+def test_a_job_that_failed_before_it_could_be_cancelled_has_failed(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = world.submit()
+    world.state.ask_cancel(job)
+    world.state.change_job(job, status="failed", code=3, word="it said so")
+    with if_free(world.folder / "daemon.lock"):
+        assert main(["schedule", "why", "--state", str(world.folder), job]) == 0
+    assert capsys.readouterr().out == "It failed with code 3: it said so.\n"
 
 
 def test_a_node_that_goes_down_has_its_jobs_go_elsewhere(world: World) -> None:

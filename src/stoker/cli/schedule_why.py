@@ -34,11 +34,11 @@ def _sentence(state: State, known: KnownJob, has_daemon: bool) -> str:
         return f"It is done, after {_leases(state, known)}."
     if known.status == "cancelled":
         return "It was cancelled."
-    if known.wants_cancel and has_daemon:
-        return "It was cancelled, and is being ended."
     if known.status == "failed":
         code = f" with code {known.code}" if known.code is not None else ""
         return f"It failed{code}: {known.word}."
+    if known.wants_cancel and has_daemon:
+        return "It was cancelled, and is being ended."
     if known.wants_cancel:
         return (
             "It was cancelled, and is ended as soon as a daemon looks at it: `stoker schedule run` with the same --state."

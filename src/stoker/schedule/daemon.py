@@ -181,6 +181,9 @@ class Daemon:
     def _look_at_wishes(self, now: float) -> None:
         for known in self._state.jobs("new"):
             job = known.job
+            if known.wants_cancel:
+                self._cancel(known, now)
+                continue
             try:
                 self._hand_in(known, 0, now)
             except ConfigError as error:
