@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -37,6 +38,7 @@ class Cluster:
         self.said: list[tuple[str, str]] = []
         self.answers = True
         self.refuses = ""
+        self.silence = ""
 
     def nodes(self) -> list[Node] | None:
         return list(self.servers.values()) if self.answers else None
@@ -210,12 +212,49 @@ def test_an_order_that_failed_may_have_been_carried_out(world: World) -> None:
 def test_a_cluster_that_does_not_answer_ends_nothing(world: World) -> None:
     job = world.submit()
     world.daemon.look()
-    world.cluster.answers = False
+    world.cluster.answers, world.cluster.silence = False, "sinfo ended with code 1: it is tired"
     world.pass_round()
     assert world.living(job) == [1]
     world.end(job, 1, 0)  # which is known without the cluster
     world.pass_round()
     assert world.state.job(job).status == "done"
+    world.cluster.answers = True
+    world.pass_round()
+    told = [word for word in world.words if word.startswith("the cluster")]
+    silent = "the cluster does not answer (sinfo ended with code 1: it is tired)"
+    assert told == [f"{silent}: jobs go on", "the cluster answers again"]
+    world.cluster.answers = False
+    with pytest.raises(CommandError, match=re.escape(silent)):
+        world.start()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo >&2 'sinfo: error: no file'; echo >&2 'sinfo: fatal: no configuration'; exit 1",
+         "sinfo ended with code 1: sinfo: error: no file; sinfo: fatal: no configuration"),
+        ("exit 3", "sinfo ended with code 3"),
+    ],
+)  # fmt: skip
+def test_why_slurm_does_not_answer_is_known(
+    script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "sinfo").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    backend = slurm.Slurm()
+    assert backend.nodes() is None
+    assert backend.silence == words
+
+
+def test_what_slurm_said_before_it_took_too_long_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(words: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(words, 60.0, stderr=b"sinfo: error: no file, retrying\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    backend = slurm.Slurm()
+    assert backend.leases() is None
+    assert backend.silence == "squeue took more than 60 s: sinfo: error: no file, retrying"
 
 
 def test_a_daemon_that_was_killed_goes_on(world: World) -> None:
