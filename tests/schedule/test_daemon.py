@@ -370,6 +370,22 @@ def test_cancelled_jobs_end_and_only_these(world: World) -> None:
     assert not world.state.ask_cancel(runs)
 
 
+def test_why_of_a_job_whose_lease_is_being_ended_says_that_and_not_what_it_will_have(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = world.submit()
+    world.daemon.look()
+    world.begin(job, 1)
+    (known,) = world.state.leases(job)
+    (share,) = known.lease.placement.shares
+    world.cluster.servers[share.server] = Node(world.cluster.servers[share.server].server, False)
+    world.pass_round()
+    assert world.living(job) == [1, 2]  # the second one waits for the first one's end
+    with if_free(world.folder / "daemon.lock"):  # as while a daemon runs
+        assert main(["schedule", "why", "--state", str(world.folder), job]) == 0
+    assert capsys.readouterr().out.startswith(f"Its lease on {share.server} is being ended: server {share.server} is lost.")
+
+
 def test_a_job_that_is_cancelled_before_any_daemon_sees_it_is_cancelled_whatever_is_wrong_with_it(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,13 @@ def _sentence(state: State, known: KnownJob, has_daemon: bool) -> str:
         )
     if not has_daemon:
         return ("No daemon looks at it now: `stoker schedule run` with the same --state goes on. " + known.why).rstrip()
+    ending = next((one for one in state.leases(known.job.id) if one.ending and one.status == "given"), None)
+    if ending is not None:
+        where = " and ".join(share.server for share in ending.lease.placement.shares)
+        return (
+            f"Its lease on {where} is being ended: {ending.ending}. It goes on with another one as soon as nothing of "
+            "it lives there any more."
+        )
     return known.why or "It waits for the daemon, which has not seen it yet."
 
 
