@@ -370,6 +370,28 @@ def test_cancelled_jobs_end_and_only_these(world: World) -> None:
     assert not world.state.ask_cancel(runs)
 
 
+LESS = Server("a", 2, 7.0, 100.0), Server("a", 1, 10.0, 100.0), Server("a", 2, 10.0, 60.0)
+
+
+@pytest.mark.parametrize("less", LESS)
+@pytest.mark.parametrize("restartable", [True, False])
+def test_a_server_that_has_less_than_a_daemon_gave_of_it_does_not_stop_the_next_one(
+    world: World, less: Server, restartable: bool
+) -> None:
+    jobs = [world.submit(None, restartable=restartable) for _ in range(4)]
+    world.daemon.look()
+    for job in jobs:
+        world.begin(job, 1)
+    world.cluster.servers["a"] = Node(less, True)
+    world.start()
+    ending = [one.ending for one in world.state.leases() if one.ending]
+    # One that cannot be stopped goes on as long as it has its GPUs.
+    assert ending == (["server a has less than was given of it"] if restartable or less.gpus < 2 else [])
+    world.submit(None)
+    world.pass_round()
+    assert len(world.state.jobs("queued")) == 5
+
+
 def test_why_of_a_job_whose_lease_is_being_ended_says_that_and_not_what_it_will_have(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

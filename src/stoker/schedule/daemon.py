@@ -105,9 +105,9 @@ class Daemon:
                 self._hand_in(known, number, now)
             except ConfigError as error:
                 self._outcomes.end_job(known.job.id, "failed", None, str(error), now)
-        for one in self._state.leases():
-            if one.ending:
-                continue
+        leases = [one for one in self._state.leases() if not one.ending]
+        stays = {known.job.id for known in self._state.jobs("queued") if not known.job.restartable}
+        for one in sorted(leases, key=lambda one: one.lease.job_id not in stays):  # where there is less than before
             try:
                 self._engine.handle(Adopted(one.lease), now)
             except ConfigError as error:
