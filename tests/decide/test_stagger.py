@@ -253,11 +253,22 @@ def test_the_papers_table() -> None:
         assert min(found.outcome.times_s) < 0.7 * max(found.outcome.times_s)
 
 
+def test_loops_that_seemed_faster_beside_another_do_not_take_less_than_no_time_beside_several() -> None:
+    times = IterationTimes(0.3, 0.5, 0.0, wait_beside_s=0.0, wait_both_cached_s=0.0, compute_beside_s=0.1)
+    found = stagger_many([(times, 2, 10)] * 5)
+    assert found.makespan_s >= 2 * 10 * 0.1
+    assert min(found.outcome.times_s) > 0
+
+
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ConfigError, match="wait_cold_s"):
         IterationTimes(1.0, -1.0, 0.0)
     with pytest.raises(ConfigError, match="some time"):
         IterationTimes(0.0, 0.0, 0.0)
+    with pytest.raises(ConfigError, match="the loop and wait_beside_s are 0"):
+        IterationTimes(0.0, 0.3, 0.3, wait_beside_s=0.0)
+    with pytest.raises(ConfigError, match="the loop and wait_both_cold_s are 0"):
+        IterationTimes(0.1, 0.3, 0.3, wait_both_cold_s=0.0, compute_beside_s=0.0)
     for bad in ({"cached": 1.5}, {"objective": "luck"}, {"epochs": (0, 1)}, {"elapsed_s": -1.0}, {"ready": -0.1}):
         with pytest.raises(ConfigError):
             stagger(SLOW, FAST, **{"iterations": (10, 10), **bad})  # type: ignore[arg-type]

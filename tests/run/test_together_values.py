@@ -16,7 +16,7 @@ from stoker.run.together.catalogue import Beside, Catalogue, Solo
 from stoker.run.together.conducting import _Watched
 from stoker.run.together.going_on import who_goes_on
 from stoker.run.together.jobs import TogetherJob
-from stoker.run.together.running import Running
+from stoker.run.together.running import Running, of_all_ranks
 from stoker.run.together.stretches import Stretch, from_cache, from_storage, stretch
 from stoker.run.together.values import Follower, Leader, follower_solo, leader_solo, pair, with_one_storage
 
@@ -54,6 +54,17 @@ def test_what_is_cached_already_is_not_taken_for_storage() -> None:
     only = history((60, 0.02, 0.001, False))
     assert stretch(from_storage(only, 3)) is None, "storage was not seen"
     assert stretch(from_cache(history((60, 0.02, 0.06, True)), 3)) is None
+
+
+def test_what_a_job_of_several_ranks_has_read_is_what_all_of_them_have() -> None:
+    one = history((60, 0.02, 0.001, False))[-1]
+    ranks = [replace(one, facts=replace(one.facts, rank=rank, pid=100 + rank)) for rank in (1, 0)]
+    found = of_all_ranks(ranks)
+    assert found is not None
+    assert (found.facts.rank, found.batches, found.epoch_length) == (0, one.batches, one.epoch_length)
+    assert (found.samples, found.hits, found.bytes_cache) == (2 * one.samples, 2 * one.hits, 2 * one.bytes_cache)
+    assert of_all_ranks(ranks[:1]) is None
+    assert of_all_ranks([one]) == one
 
 
 def test_storage_is_not_taken_for_faster_by_what_it_saved_up_or_by_its_pieces() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -14,10 +15,11 @@ import pytest
 
 from stoker.cli import main
 from stoker.errors import CommandError
+from stoker.schedule import slurm
 from stoker.schedule.backend import LeaseOrder, Node
 from stoker.schedule.daemon import Daemon
 from stoker.schedule.job import Server
-from stoker.schedule.marks import SAVED, Marks
+from stoker.schedule.marks import SAVED, Marks, if_free
 from stoker.schedule.matrix import Matrix, Reads
 from stoker.schedule.rules import Rules
 from stoker.schedule.state import State, Wish
@@ -36,6 +38,7 @@ class Cluster:
         self.said: list[tuple[str, str]] = []
         self.answers = True
         self.refuses = ""
+        self.silence = ""
 
     def nodes(self) -> list[Node] | None:
         return list(self.servers.values()) if self.answers else None
@@ -209,12 +212,49 @@ def test_an_order_that_failed_may_have_been_carried_out(world: World) -> None:
 def test_a_cluster_that_does_not_answer_ends_nothing(world: World) -> None:
     job = world.submit()
     world.daemon.look()
-    world.cluster.answers = False
+    world.cluster.answers, world.cluster.silence = False, "sinfo ended with code 1: it is tired"
     world.pass_round()
     assert world.living(job) == [1]
     world.end(job, 1, 0)  # which is known without the cluster
     world.pass_round()
     assert world.state.job(job).status == "done"
+    world.cluster.answers = True
+    world.pass_round()
+    told = [word for word in world.words if word.startswith("the cluster")]
+    silent = "the cluster does not answer (sinfo ended with code 1: it is tired)"
+    assert told == [f"{silent}: jobs go on", "the cluster answers again"]
+    world.cluster.answers = False
+    with pytest.raises(CommandError, match=re.escape(silent)):
+        world.start()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo >&2 'sinfo: error: no file'; echo >&2 'sinfo: fatal: no configuration'; exit 1",
+         "sinfo ended with code 1: sinfo: error: no file; sinfo: fatal: no configuration"),
+        ("exit 3", "sinfo ended with code 3"),
+    ],
+)  # fmt: skip
+def test_why_slurm_does_not_answer_is_known(
+    script: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "sinfo").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    backend = slurm.Slurm()
+    assert backend.nodes() is None
+    assert backend.silence == words
+
+
+def test_what_slurm_said_before_it_took_too_long_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(words: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(words, 60.0, stderr=b"sinfo: error: no file, retrying\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    backend = slurm.Slurm()
+    assert backend.leases() is None
+    assert backend.silence == "squeue took more than 60 s: sinfo: error: no file, retrying"
 
 
 def test_a_daemon_that_was_killed_goes_on(world: World) -> None:
@@ -328,6 +368,70 @@ def test_cancelled_jobs_end_and_only_these(world: World) -> None:
     assert world.state.job(runs).status == "cancelled"
     assert world.living(stays) == [1]
     assert not world.state.ask_cancel(runs)
+
+
+LESS = Server("a", 2, 7.0, 100.0), Server("a", 1, 10.0, 100.0), Server("a", 2, 10.0, 60.0)
+
+
+@pytest.mark.parametrize("less", LESS)
+@pytest.mark.parametrize("restartable", [True, False])
+def test_a_server_that_has_less_than_a_daemon_gave_of_it_does_not_stop_the_next_one(
+    world: World, less: Server, restartable: bool
+) -> None:
+    jobs = [world.submit(None, restartable=restartable) for _ in range(4)]
+    world.daemon.look()
+    for job in jobs:
+        world.begin(job, 1)
+    world.cluster.servers["a"] = Node(less, True)
+    world.start()
+    ending = [one.ending for one in world.state.leases() if one.ending]
+    # One that cannot be stopped goes on as long as it has its GPUs.
+    assert ending == (["server a has less than was given of it"] if restartable or less.gpus < 2 else [])
+    world.submit(None)
+    world.pass_round()
+    assert len(world.state.jobs("queued")) == 5
+
+
+def test_why_of_a_job_whose_lease_is_being_ended_says_that_and_not_what_it_will_have(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = world.submit()
+    world.daemon.look()
+    world.begin(job, 1)
+    (known,) = world.state.leases(job)
+    (share,) = known.lease.placement.shares
+    world.cluster.servers[share.server] = Node(world.cluster.servers[share.server].server, False)
+    world.pass_round()
+    assert world.living(job) == [1, 2]  # the second one waits for the first one's end
+    with if_free(world.folder / "daemon.lock"):  # as while a daemon runs
+        assert main(["schedule", "why", "--state", str(world.folder), job]) == 0
+    assert capsys.readouterr().out.startswith(f"Its lease on {share.server} is being ended: server {share.server} is lost.")
+
+
+def test_a_job_that_is_cancelled_before_any_daemon_sees_it_is_cancelled_whatever_is_wrong_with_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [world.submit(), world.submit(gpus=99)]
+    for job in jobs:
+        assert world.state.ask_cancel(job)
+    world.daemon.look()
+    assert not world.cluster.orders
+    assert [world.state.job(job).status for job in jobs] == ["cancelled"] * 2
+    with if_free(world.folder / "daemon.lock"):  # as while a daemon runs
+        for job in jobs:
+            assert main(["schedule", "why", "--state", str(world.folder), job]) == 0
+    assert capsys.readouterr().out == "It was cancelled.\n" * 2
+
+
+def test_a_job_that_failed_before_it_could_be_cancelled_has_failed(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = world.submit()
+    world.state.ask_cancel(job)
+    world.state.change_job(job, status="failed", code=3, word="it said so")
+    with if_free(world.folder / "daemon.lock"):
+        assert main(["schedule", "why", "--state", str(world.folder), job]) == 0
+    assert capsys.readouterr().out == "It failed with code 3: it said so.\n"
 
 
 def test_a_node_that_goes_down_has_its_jobs_go_elsewhere(world: World) -> None:

@@ -110,6 +110,7 @@ def test_all_servers_may_be_lost():
     engine.handle(RoundEnded(), 0.0)
     assert kinds(engine.handle(ServerLost("s0"), 1.0)) == [("End", "a")]
     assert engine.handle(RoundEnded(), 300.0) == []
+    assert engine.standing("a").lease is None
     engine.handle(Submitted(job("b")), 400.0)
     engine.handle(ServerBack(servers(1)[0]), 500.0)
     assert kinds(engine.handle(RoundEnded(), 600.0)) == [("Start", "a"), ("Start", "b")]
@@ -159,6 +160,14 @@ def test_a_job_that_cannot_be_restarted_keeps_its_place_to_its_end():
     assert len(engine.leases) == 8
 
 
+def test_rounding_moves_no_job_that_is_on_several_servers():
+    engine = Engine([Server(name, 8, 0.4249336698094676, 500.0) for name in "ab"], Rules(switch_cost_s=1.0))
+    engine.handle(Submitted(job("wide", gpus=13, restartable=False)), 0.0)
+    (first,) = engine.handle(RoundEnded(), 0.0)
+    engine.handle(Submitted(job("new")), 10.0)
+    assert engine.handle(RoundEnded(), 300.0)[0] == Renew(first.lease)
+
+
 def test_a_lease_changes_only_if_all_gain_more_than_that_costs():
     def changed(cost_s):
         engine = engine_with(job("a", HUNGRY), job("b", HUNGRY), job("c", HUNGRY), switch_cost_s=cost_s)
@@ -168,6 +177,14 @@ def test_a_lease_changes_only_if_all_gain_more_than_that_costs():
 
     assert changed(1.0)
     assert not changed(299.0)
+
+
+@pytest.mark.parametrize("policy", ["las", "ftf", "drf"])
+def test_jobs_that_take_turns_get_further_where_a_start_takes_longer_than_a_round(policy):
+    engine = engine_with(job("a", gpus=8), job("b", gpus=8), policy=policy, switch_cost_s=700.0)
+    for number in range(40):
+        engine.handle(RoundEnded(), 300.0 * number)
+    assert min(engine.standing(name).done for name in "ab") > 0
 
 
 def test_equal_servers_are_named_such_that_jobs_stay():

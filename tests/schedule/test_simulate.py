@@ -115,6 +115,12 @@ def test_a_job_frees_its_place_at_the_next_round_and_a_start_costs_what_was_said
     assert history.switches == 0
 
 
+def test_jobs_end_that_take_turns_even_if_a_start_takes_longer_than_a_round():
+    jobs = [job(name, gpus=8, iterations=1000) for name in "ab"]
+    history = Simulation(jobs, servers(1), Rules("las", "tune", switch_cost_s=400)).run()
+    assert set(history.ends_s) == {"a", "b"}
+
+
 def test_idle_time_is_passed_over():
     jobs = [job("a", iterations=10), job("b", iterations=10, arrival_s=1e6)]
     history = Simulation(jobs, servers(1), Rules("fifo", "tune")).run()

@@ -44,6 +44,7 @@ def simulate(*words: str) -> int:
         (["long.csv"], "job 0 takes "),
         (["one.csv", "--round", "1e-9"], "rounds of 1e-09 s at its fastest, and 1e+07 are the most"),
         (["one.csv", "--switch-cost", "1e12"], "rounds of 300 s at its fastest"),
+        (["one.csv", "--start-work", "1", "--core", "1e-300"], "rounds of 300 s at its fastest"),
         (["late.csv"], "job 0 arrives after 1e+300 s, and 1e+12 are the most"),
         (["early.csv"], "line 2: timestamp is a time such as"),
         (["latin.csv"], "the trace latin.csv is not text in UTF-8"),

@@ -34,17 +34,24 @@ def _sentence(state: State, known: KnownJob, has_daemon: bool) -> str:
         return f"It is done, after {_leases(state, known)}."
     if known.status == "cancelled":
         return "It was cancelled."
-    if known.wants_cancel and has_daemon:
-        return "It was cancelled, and is being ended."
     if known.status == "failed":
         code = f" with code {known.code}" if known.code is not None else ""
         return f"It failed{code}: {known.word}."
+    if known.wants_cancel and has_daemon:
+        return "It was cancelled, and is being ended."
     if known.wants_cancel:
         return (
             "It was cancelled, and is ended as soon as a daemon looks at it: `stoker schedule run` with the same --state."
         )
     if not has_daemon:
         return ("No daemon looks at it now: `stoker schedule run` with the same --state goes on. " + known.why).rstrip()
+    ending = next((one for one in state.leases(known.job.id) if one.ending and one.status == "given"), None)
+    if ending is not None:
+        where = " and ".join(share.server for share in ending.lease.placement.shares)
+        return (
+            f"Its lease on {where} is being ended: {ending.ending}. It goes on with another one as soon as nothing of "
+            "it lives there any more."
+        )
     return known.why or "It waits for the daemon, which has not seen it yet."
 
 

@@ -34,6 +34,9 @@ class LeaseOrder:
 class Backend(Protocol):
     """A cluster."""
 
+    silence: str
+    """Why it did not answer the last time; nothing if that is not known."""
+
     def nodes(self) -> list[Node] | None:
         """Its servers; None if it does not answer."""
 

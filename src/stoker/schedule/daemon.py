@@ -65,9 +65,10 @@ class Daemon:
         self._last_round = float("-inf")
         found = backend.nodes()
         if found is None:
-            raise CommandError("the cluster does not answer; start the daemon again when it does")
+            raise CommandError(f"{_silent(backend)}; start the daemon again when it does")
         if not any(node.is_up for node in found):
             raise CommandError("no node with GPUs is up: `sinfo` shows the nodes, and --partition chooses others")
+        self._is_silent = False
         self._up = {node.server.name: node.is_up for node in found}
         self._engine = Engine([node.server for node in found], replace(rules, one_server=True, core=core))
         for node in found:
@@ -104,9 +105,9 @@ class Daemon:
                 self._hand_in(known, number, now)
             except ConfigError as error:
                 self._outcomes.end_job(known.job.id, "failed", None, str(error), now)
-        for one in self._state.leases():
-            if one.ending:
-                continue
+        leases = [one for one in self._state.leases() if not one.ending]
+        stays = {known.job.id for known in self._state.jobs("queued") if not known.job.restartable}
+        for one in sorted(leases, key=lambda one: one.lease.job_id not in stays):  # where there is less than before
             try:
                 self._engine.handle(Adopted(one.lease), now)
             except ConfigError as error:
@@ -114,6 +115,9 @@ class Daemon:
 
     def _look_at_nodes(self, now: float) -> None:
         found = self._backend.nodes()
+        if (found is None) != self._is_silent:
+            self._is_silent = found is None
+            self._tell(f"{_silent(self._backend)}: jobs go on" if found is None else "the cluster answers again")
         if found is None or not any(node.is_up for node in found):
             return  # it does not answer, or not yet: nothing is decided on that
         here = {node.server.name: node for node in found}
@@ -181,6 +185,9 @@ class Daemon:
     def _look_at_wishes(self, now: float) -> None:
         for known in self._state.jobs("new"):
             job = known.job
+            if known.wants_cancel:
+                self._cancel(known, now)
+                continue
             try:
                 self._hand_in(known, 0, now)
             except ConfigError as error:
@@ -265,3 +272,7 @@ class Daemon:
             return None
         same_s, work_s = start_cost(starts)
         return same_s + (max(0.0, statistics.median(ends)) if ends else 0.0), work_s
+
+
+def _silent(backend: Backend) -> str:
+    return f"the cluster does not answer{f' ({backend.silence})' if backend.silence else ''}"

@@ -4,6 +4,9 @@ At the end of each round all jobs are put in order (`queue`), the first whose GP
 the mechanism (`mechanisms`, `opt`) gives each its place. A job whose place stays the same keeps its lease. Under tune and
 opt no job is slower than with the proportional share of its servers: that is asserted for each lease.
 
+A lease that has not got beyond its start stays, whoever is first: jobs that take turns get further even if a start takes
+longer than a round.
+
 Where a change of a lease costs time, the leases are changed only if all jobs together gain more in one round than they lose
 by it; otherwise those that run stay as they are, and new ones are put beside them.
 """
@@ -30,9 +33,9 @@ from stoker.schedule.events import (
     Stopped,
     Submitted,
 )
-from stoker.schedule.job import Demand, Job, Lease, Server
+from stoker.schedule.job import Demand, Job, Lease, Placement, Server, ServerShare
 from stoker.schedule.mechanisms import MECHANISMS, Mechanism, proportional, tune_as_published
-from stoker.schedule.place import Cluster, Grant, Packing
+from stoker.schedule.place import EPSILON, Cluster, Grant, Packing
 from stoker.schedule.queue import Entry, order_of
 from stoker.schedule.rules import Rules
 from stoker.schedule.staying import stay
@@ -150,9 +153,28 @@ class Engine:
         entry = self._entry(lease.job_id)
         if any(share.server not in self.cluster.number for share in lease.placement.shares):
             raise ConfigError(f"job {lease.job_id} has a lease on a server that is not there")
+        if not entry.job.restartable:
+            lease = replace(lease, placement=Placement(tuple(map(self._at_most_its_part, lease.placement.shares))))
+        for share in lease.placement.shares:
+            server = self._known[share.server]
+            there = [share, *(its for one in self.leases for its in one.placement.shares if its.server == share.server)]
+            if (
+                sum(its.gpus for its in there) > server.gpus
+                or sum(its.cpus for its in there) > server.cpus + EPSILON
+                or sum(its.memory_gb for its in there) > server.memory_gb + EPSILON
+            ):
+                raise ConfigError(f"server {share.server} has less than was given of it")
         entry.lease, entry.leases, entry.seen_s = lease, max(entry.leases, lease.number), now
         entry.ready_s = lease.since_s + self.rules.start_s(lease.placement.demand.cpus)
         self._changed = True
+
+    def _at_most_its_part(self, share: ServerShare) -> ServerShare:
+        """What a job counts for that cannot be stopped, where its server had more when the lease began."""
+        server = self._known[share.server]
+        cpus, memory = (share.gpus * whole / server.gpus for whole in (server.cpus, server.memory_gb))
+        if share.cpus <= cpus + EPSILON and share.memory_gb <= memory + EPSILON:
+            return share
+        return replace(share, cpus=min(share.cpus, cpus), memory_gb=min(share.memory_gb, memory))
 
     def _progress(self, entry: Entry, done: float, rate: float | None, now: float) -> None:
         self._advance(entry, now)
@@ -205,6 +227,7 @@ class Engine:
         bound = [entry for entry in ordered if not entry.job.restartable and entry.lease is not None]
         most = int(self.cluster.gpus.max() if self.rules.one_server else self.cluster.total.gpus)
         free = [one for one in ordered if (one.job.restartable or one.lease is None) and one.job.gpus <= most]
+        free.sort(key=lambda one: not one.is_starting(now))
         chosen = free if self.rules.mechanism == "greedy" else self._runnable(free, bound)
         greedy_again = self.rules.mechanism == "greedy"
         running = [entry for entry in free if entry.lease is not None]
@@ -271,7 +294,7 @@ class Engine:
         return total
 
     def _is_same(self, lease: Lease | None, grant: Grant) -> bool:
-        return lease is not None and lease.placement == grant.placement(self.cluster)
+        return lease is not None and lease.placement.is_like(grant.placement(self.cluster))
 
     def _leases(self, packing: Packing, ordered: Iterable[Entry], now: float) -> list[Action]:
         ends: list[Action] = []
@@ -284,7 +307,7 @@ class Engine:
                     entry.lease = None
                 continue
             placement = grant.placement(self.cluster)
-            if before is not None and before.placement == placement:
+            if before is not None and before.placement.is_like(placement):
                 rest.append(Renew(before))
                 continue
             floor = self.cluster.proportional_rate(entry.job.matrix, grant.parts)

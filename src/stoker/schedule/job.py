@@ -3,6 +3,7 @@
 Memory is in GB (10^9 bytes) and time in seconds. CPUs may be fractions, GPUs may not.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -77,6 +78,15 @@ class Placement:
         return (
             min(share.cpus / share.gpus for share in self.shares),
             min(share.memory_gb / share.gpus for share in self.shares),
+        )
+
+    def is_like(self, other: "Placement") -> bool:
+        """Whether another one gives the same, but for rounding."""
+        return len(self.shares) == len(other.shares) and all(
+            (one.server, one.gpus) == (its.server, its.gpus)
+            and math.isclose(one.cpus, its.cpus)
+            and math.isclose(one.memory_gb, its.memory_gb)
+            for one, its in zip(self.shares, other.shares, strict=True)
         )
 
 

@@ -88,13 +88,13 @@ class Cluster:
 
     def _ask(self, matrix: Matrix, gpus: int, restartable: bool) -> Asks:
         each = [self._wanted(matrix, gpus, restartable, number) for number in self._alike]
-        cpus, memory, floor_cpus, floor_memory = np.array(each)[self._kind].T.copy()
+        cpus, memory, floor_cpus, floor_memory = np.array(each).reshape(-1, 4)[self._kind].T.copy()
         largest = Demand(gpus, 0.0, 0.0)
         for number, (wanted_cpus, wanted_memory, _, _) in zip(self._alike, each, strict=True):
             if self.servers[number].gpus >= gpus:
                 largest = max(largest, Demand(gpus, wanted_cpus, wanted_memory), key=lambda one: (one.cpus, one.memory_gb))
         if not largest.cpus:
-            part = gpus / self.total.gpus
+            part = gpus / self.total.gpus if self.servers else 0.0
             largest = Demand(gpus, part * self.total.cpus, part * self.total.memory_gb)
         return Asks(matrix, gpus, cpus, memory, floor_cpus, floor_memory, largest, not restartable)
 

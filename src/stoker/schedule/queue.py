@@ -44,6 +44,10 @@ class Entry:
         """Seconds to its end with the proportional share."""
         return max(0.0, self.job.iterations - self.done) / self.base_rate
 
+    def is_starting(self, now: float) -> bool:
+        """Whether it has a lease with which it could not do anything yet."""
+        return self.lease is not None and self.ready_s >= now > self.lease.since_s
+
     def unfairness(self, now: float) -> float:
         """Its time from arrival to end, if it runs from now on, over its time alone."""
         return (now - self.job.arrival_s + self.remaining_s) * self.base_rate / self.job.iterations

@@ -50,7 +50,7 @@ class Simulation:
 
     def __init__(self, jobs: Sequence[Job], servers: Sequence[Server], rules: Rules, log: TextIO | None = None) -> None:
         check_sizes(jobs, sum(server.gpus for server in servers))
-        check_times(jobs, rules)
+        check_times(jobs, rules, sum(server.cpus for server in servers))
         self._jobs = sorted(jobs, key=lambda job: job.arrival_s)
         self._rules, self._log = rules, log
         self._engine = Engine(servers, rules)

@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stoker.errors import CommandError
 from stoker.schedule.backend import LeaseOrder, Node
@@ -19,15 +19,18 @@ _GONE = ("down", "drain", "drng", "fail", "maint", "power", "reboot", "future")
 _OURS = "PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "SIGNALING", "STAGE_OUT", "RESIZING"
 _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
 _ANSWER_S = 60.0
+_MOST_SAID = 300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Slurm:
     """One partition, and what is said with each `sbatch`."""
 
     partition: str = ""
     account: str = ""
     options: Sequence[str] = ()
+    silence: str = field(default="", init=False)
+    """What the last command said that failed."""
 
     def nodes(self) -> list[Node] | None:
         """The nodes of the partition that have GPUs."""
@@ -82,13 +85,23 @@ class Slurm:
     def _where(self) -> list[str]:
         return [f"--partition={self.partition}"] if self.partition else []
 
-    @staticmethod
-    def _ask(*words: str) -> str | None:
+    def _ask(self, *words: str) -> str | None:
         """What a command prints; None if it fails, or takes for ever."""
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
-        except subprocess.TimeoutExpired:
+        except subprocess.TimeoutExpired as error:
+            self.silence = f"{words[0]} took more than {_ANSWER_S:.0f} s{_said(error.stderr)}"
             return None
         except FileNotFoundError:
             raise CommandError(f"there is no {words[0]}: the daemon runs where Slurm's commands are") from None
-        return done.stdout if done.returncode == 0 else None
+        if done.returncode:
+            self.silence = f"{words[0]} ended with code {done.returncode}{_said(done.stderr)}"
+            return None
+        return done.stdout
+
+
+def _said(words: str | bytes | None) -> str:
+    """What a command said of its failure, in one line."""
+    text = words.decode("utf-8", "replace") if isinstance(words, bytes) else words or ""  # bytes if it took too long
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f": {'; '.join(lines)[:_MOST_SAID]}" if lines else ""

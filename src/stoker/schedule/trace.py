@@ -163,10 +163,14 @@ def check_sizes(jobs: Sequence[Job], gpus: int) -> None:
             raise ConfigError(f"job {job.id} asks for {job.gpus} GPUs, and the cluster has {gpus}")
 
 
-def check_times(jobs: Sequence[Job], rules: Rules) -> None:
-    """Refuse a job that nobody would wait for: all its rounds are played, and seconds become inexact."""
+def check_times(jobs: Sequence[Job], rules: Rules, cpus: float) -> None:
+    """Refuse a job that nobody would wait for: all its rounds are played, and seconds become inexact.
+
+    There are so many CPUs in all, with which a start is quickest.
+    """
+    start_s = rules.start_s(cpus)
     for job in jobs:
-        rounds = (rules.switch_cost_s + job.iterations / max(map(max, job.matrix.rates))) / rules.round_s
+        rounds = (start_s + job.iterations / max(map(max, job.matrix.rates))) / rules.round_s
         if rounds > _MOST_ROUNDS:
             raise ConfigError(
                 f"job {job.id} takes {rounds:.2g} rounds of {rules.round_s:g} s at its fastest, and {_MOST_ROUNDS:g} are "

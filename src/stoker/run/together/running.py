@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Self
 
 from stoker.errors import CommandError
@@ -27,6 +28,7 @@ _FAMILY_EVERY_S = 0.5
 _GRACE_S = 5.0
 _TAIL = 2000
 _POINT_S = 0.5
+_READ = "samples", "hits", "misses", "bytes_cache", "bytes_storage"
 
 
 class Running:
@@ -40,7 +42,7 @@ class Running:
         self.paused_s = 0.0
         """How long it was paused since then, all together."""
         self.seen: Seen | None = None
-        """What the training loader last told."""
+        """What the training loader last told, with what all ranks have read."""
         self.points: list[tuple[float, int]] = []
         """Its batches, moment by moment."""
         self.ended_at: float | None = None
@@ -50,7 +52,7 @@ class Running:
         found = process.find(pid)
         self._started = 0 if found is None else found.started
         self._family: set[int] = {pid}
-        self._following = Following(lambda facts: facts.pid in self._family and not facts.rank)
+        self._following = Following(lambda facts: facts.pid in self._family)
         self._family_at = 0.0
         self.is_paused, self._paused_at = False, 0.0
         self._is_asked = self._is_ended = False
@@ -95,8 +97,8 @@ class Running:
         if at - self._family_at > _FAMILY_EVERY_S and self.seen is None:  # ranks are started by a launcher
             self._family_at, self._family = at, {self.pid, *descendants(self.pid)}
         records = self._following.look()
-        self.seen = training(records)
-        self.only_evaluates = self.seen is None and bool(records)
+        self.seen = of_all_ranks(records)
+        self.only_evaluates = self.seen is None and any(not one.facts.rank for one in records)
         seen = self.seen
         if seen is not None and seen.batches:
             self.first_at = seen.left_at if self.first_at is None else self.first_at
@@ -180,3 +182,13 @@ def ending(jobs: Sequence[Running] | list[Running]) -> Iterator[None]:
         for job in jobs:
             job.end()
         folder.loaders()  # which removes the records of those that were killed
+
+
+def of_all_ranks(records: Sequence[Seen]) -> Seen | None:
+    """What the training loader of the first rank tells, with what all ranks have read; None if it has none."""
+    ranks = sorted({one.facts.rank or 0 for one in records})
+    found = {rank: training([one for one in records if (one.facts.rank or 0) == rank]) for rank in ranks}
+    first, some = found.get(0), [one for one in found.values() if one is not None]
+    if first is None or len(some) == 1:
+        return first
+    return replace(first, **{name: sum(getattr(one, name) for one in some) for name in _READ})
