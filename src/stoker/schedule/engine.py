@@ -33,9 +33,9 @@ from stoker.schedule.events import (
     Stopped,
     Submitted,
 )
-from stoker.schedule.job import Demand, Job, Lease, Placement, Server, ServerShare
+from stoker.schedule.job import Demand, Job, Lease, Placement, Server
 from stoker.schedule.mechanisms import MECHANISMS, Mechanism, proportional, tune_as_published
-from stoker.schedule.place import EPSILON, Cluster, Grant, Packing
+from stoker.schedule.place import EPSILON, Cluster, Grant, Packing, at_most_its_part
 from stoker.schedule.queue import Entry, order_of
 from stoker.schedule.rules import Rules
 from stoker.schedule.staying import stay
@@ -154,7 +154,8 @@ class Engine:
         if any(share.server not in self.cluster.number for share in lease.placement.shares):
             raise ConfigError(f"job {lease.job_id} has a lease on a server that is not there")
         if not entry.job.restartable:
-            lease = replace(lease, placement=Placement(tuple(map(self._at_most_its_part, lease.placement.shares))))
+            shares = (at_most_its_part(share, self._known[share.server]) for share in lease.placement.shares)
+            lease = replace(lease, placement=Placement(tuple(shares)))
         for share in lease.placement.shares:
             server = self._known[share.server]
             there = [share, *(its for one in self.leases for its in one.placement.shares if its.server == share.server)]
@@ -167,14 +168,6 @@ class Engine:
         entry.lease, entry.leases, entry.seen_s = lease, max(entry.leases, lease.number), now
         entry.ready_s = lease.since_s + self.rules.start_s(lease.placement.demand.cpus)
         self._changed = True
-
-    def _at_most_its_part(self, share: ServerShare) -> ServerShare:
-        """What a job counts for that cannot be stopped, where its server had more when the lease began."""
-        server = self._known[share.server]
-        cpus, memory = (share.gpus * whole / server.gpus for whole in (server.cpus, server.memory_gb))
-        if share.cpus <= cpus + EPSILON and share.memory_gb <= memory + EPSILON:
-            return share
-        return replace(share, cpus=min(share.cpus, cpus), memory_gb=min(share.memory_gb, memory))
 
     def _progress(self, entry: Entry, done: float, rate: float | None, now: float) -> None:
         self._advance(entry, now)

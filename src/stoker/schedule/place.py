@@ -6,7 +6,7 @@ more can be brought back to its floor, and wherever a GPU is free room can be ma
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -276,3 +276,11 @@ class Packing:
         above_cpus = max(0.0, grant.cpus - cpus) / self.cluster.cpus[number]
         above_memory = max(0.0, grant.memory - memory) / self.cluster.memory[number]
         return gpus * float(above_cpus + above_memory)
+
+
+def at_most_its_part(share: ServerShare, server: Server) -> ServerShare:
+    """What a job counts for that cannot be stopped, where its server had more when the lease began."""
+    cpus, memory = (share.gpus * whole / server.gpus for whole in (server.cpus, server.memory_gb))
+    if share.cpus <= cpus + EPSILON and share.memory_gb <= memory + EPSILON:
+        return share
+    return replace(share, cpus=min(share.cpus, cpus), memory_gb=min(share.memory_gb, memory))
