@@ -27,7 +27,7 @@ class TestProcessesThatShare(ProcessPoolContract):
     @pytest.fixture(autouse=True)
     def shares_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         job = secrets.token_hex(4)
-        monkeypatch.setattr(sharing, "job_of", lambda *_: job)
+        monkeypatch.setattr(sharing, "job_of", lambda *_, **__: job)
 
     def feed(self, dataset: Any, *, batch_size: int, workers: int) -> Any:
         options: dict[str, Any] = {"prefetch_factor": 4, "seed": 1, "ranks": "shared"}

@@ -108,7 +108,7 @@ class Progress:
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iter() is."""
-        self._next_epoch = int(epoch)  # a number of NumPy's is none for JSON
+        self._next_epoch = int(epoch) if hasattr(epoch, "__index__") else epoch  # a number of NumPy's is none for JSON
 
     @property
     def resumes(self) -> bool:
