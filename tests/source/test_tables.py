@@ -1,6 +1,8 @@
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 
 import datasets
 import numpy as np
@@ -242,3 +244,21 @@ def test_a_note_that_is_not_of_hugging_face_is_named(tmp_path, name, said):
     (tmp_path / name).write_text(said)
     with pytest.raises(ConfigError, match=rf"{name} is none that `datasets` writes"):
         open_source(tmp_path)
+
+
+COUNT_THREADS = """
+import os, sys
+import stoker.source.table_files
+from stoker.source.tables import Tables
+
+before = len(os.listdir("/proc/self/task"))
+rows = Tables(sys.argv[1], "text")
+rows.read(range(100))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+def test_pyarrow_reads_in_the_thread_that_asks(parquet):
+    """A thread of its own that reads ahead does not survive a fork, and has left a reader waiting for ever."""
+    done = subprocess.run([sys.executable, "-c", COUNT_THREADS, str(parquet)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"

@@ -2,7 +2,7 @@
 
 All are read in groups of rows: a row group of Parquet, a record batch of Arrow. Arrow files are mapped, not read: their
 groups cost nothing until their bytes are touched, and are shared by all processes of the host. PyArrow's own threads are
-not used: they do not survive a fork.
+not used: they do not survive a fork, and a reader has waited for ever for one that prefetched for it (`pre_buffer`).
 """
 
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ class TableFile:
         self._path = path
         try:
             if path.lower().endswith(PARQUET):
-                self._parquet: Any = pq.ParquetFile(path, memory_map=True)
+                self._parquet: Any = pq.ParquetFile(path, memory_map=True, pre_buffer=False)
                 self._batches: list[Any] = []
                 self.schema = self._parquet.schema_arrow
             else:
