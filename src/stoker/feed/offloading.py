@@ -31,6 +31,7 @@ from stoker.host.cores import usable_cores
 from stoker.host.sockets import take_name
 from stoker.internals.ranks import rank_and_world
 from stoker.meter import now
+from stoker.order import length_of
 from stoker.pool.serving import Duty
 from stoker.pool.work import Made
 from stoker.remote import parcel
@@ -115,10 +116,8 @@ def relay_for(loader: Any, job: str, duty: Duty, before: Relaying | None) -> Rel
 
 def _size(loader: Any) -> int:
     """How long the dataset is, or how many batches there are where it does not say that: a sampler may know alone."""
-    for what in (loader.dataset, loader):
-        with contextlib.suppress(TypeError, NotImplementedError):
-            return len(what)
-    return 0
+    lengths = (length_of(what) for what in (loader.dataset, loader))
+    return next((length for length in lengths if length is not None), 0)
 
 
 def _whose(offload: str) -> str:
