@@ -49,13 +49,18 @@ class SharedServing(Serving):
         self._own = own
 
     def exchange(self, lines: LineExchange) -> tuple[Exchange, Room]:
-        """This worker's lines, and the works of other ranks. Lines alone if its rank shares no more: an epoch that was left
-        at once is over before its workers begin."""
-        try:
-            helping = Helping(lines, self._room, self._own)
-        except FileNotFoundError:
-            return lines, self._room
-        return helping, helping
+        """This worker's lines, and the works of other ranks."""
+        return if_shared(lambda: Helping(lines, self._room, self._own), lines, self._room)
+
+
+def if_shared(helping: Callable[[], "Helping"], lines: LineExchange, room: Room) -> tuple[Exchange, Room]:
+    """Where a worker gets work and leaves what it made. Lines alone if its rank shares no more: an epoch that was left at
+    once is over before its workers begin."""
+    try:
+        both = helping()
+    except FileNotFoundError:
+        return lines, room
+    return both, both
 
 
 class HelperRoom(SlotRoom):

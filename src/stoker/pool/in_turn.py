@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stoker.pool.helping import Helping
+from stoker.pool.helping import Helping, if_shared
 from stoker.pool.maker import Room
 from stoker.pool.processes import LineExchange, Serving
 from stoker.pool.serving import Duty, Exchange, Result
@@ -39,12 +39,9 @@ class ServingInTurn(Serving):
         self._is_unchanged = is_unchanged
 
     def exchange(self, lines: LineExchange) -> tuple[Exchange, Room]:
-        """This worker's lines, and the works of other ranks. Lines alone if its rank shares no more."""
-        try:
-            helping = HelpingInTurn(lines, self._room, self._own, self._duty.dataset, self._is_unchanged)
-        except FileNotFoundError:
-            return lines, self._room
-        return helping, helping
+        """This worker's lines, and the works of other ranks."""
+        work = self._duty.dataset, self._is_unchanged
+        return if_shared(lambda: HelpingInTurn(lines, self._room, self._own, *work), lines, self._room)
 
 
 class HelpingInTurn(Helping):
