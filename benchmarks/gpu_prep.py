@@ -1,9 +1,10 @@
 """On a GPU machine: what `prep="tail"` and `prep="device"` give a script in the manner of torchvision's reference.
 
-python gpu_prep.py [pixels] [beside] [train] [--rounds N]
+python gpu_prep.py [pixels] [beside] [train] [analyze] [--rounds N]
 
-train: images per second and processor time, unmodified under python, and under `stoker run --prep`. pixels: how far the
-device's pictures are from the CPU's. beside: how much a loop on synthetic data is slowed by decoding beside it.
+pixels: how far the device's pictures are from the CPU's. beside: how much a loop on synthetic data is slowed by decoding
+beside it. train: images per second and processor time, unmodified under python, and under `stoker run --prep`. analyze: the
+gain that `stoker analyze` predicts for the same script, beside the gain that then comes.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ from torch.utils.data import Dataset
 import harness
 import stoker
 import workloads
+from stoker.decide.forecast import Forecast, as_measured
+from stoker.measure import files
+from stoker.profile import Profile
 
 SCRIPT = Path(__file__).parent / "gpu_prep_script.py"
 KINDS = {
@@ -48,18 +53,11 @@ def write(where: tuple[str, int]) -> None:
 
 def train(rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        with ProcessPoolExecutor() as pool:
-            list(pool.map(write, [(folder, number) for number in range(8192)], chunksize=64))
+        written(folder)
         found: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         for _ in range(rounds):
-            for kind, words in KINDS.items():
-                own = ["--synthetic"] if kind == "loop alone" else []
-                command = [sys.executable, "-W", "ignore", *words, str(SCRIPT), folder, *own]
-                done = subprocess.run(command, capture_output=True, text=True)
-                if done.returncode:
-                    raise RuntimeError(done.stderr)
-                found[kind].append(json.loads(done.stdout.splitlines()[-1]))
-                print(kind, found[kind][-1], done.stderr.strip()[-200:], flush=True)
+            for kind in KINDS:
+                found[kind].append(once(kind, folder, *(["--synthetic"] if kind == "loop alone" else [])))
     speed, processor = (
         harness.Outcome({kind: [run[name] for run in runs] for kind, runs in found.items()})
         for name in ("images_per_s", "processor_s")
@@ -73,6 +71,48 @@ def train(rounds: int) -> None:
         images_per_s=speed.medians(),
         processor_s=processor.medians(),
     )
+
+
+def written(folder: str) -> None:
+    """Make the files of the data."""
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(write, [(folder, number) for number in range(8192)], chunksize=64))
+
+
+def once(kind: str, folder: str, *own: str) -> dict[str, float]:
+    """What the script says of its speed."""
+    command = [sys.executable, "-W", "ignore", *KINDS[kind], str(SCRIPT), folder, *own]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    print(kind, found, done.stderr.strip()[-200:], flush=True)
+    return found
+
+
+def analyze(rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        written(folder)
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place, "profile.json")
+            words = ["-m", "stoker", "analyze", "--time", "4", "--json", str(path), str(SCRIPT), folder, "--times", "500"]
+            done = subprocess.run([sys.executable, "-W", "ignore", *words], capture_output=True, text=True)
+            print(done.stdout, done.stderr[-2000:], flush=True)
+            profile = Profile.load(path)
+        print(json.dumps(profile.document()["on_device"]), flush=True)
+        forecast, now = Forecast.of(profile), replace(as_measured(profile), cached=1.0)
+        files.warm([str(path) for path in Path(folder).glob("*/*.jpg")])
+        kinds = ["host", *forecast.on_device]
+        found: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(rounds):
+            for kind in kinds:
+                found[kind].append(once(kind, folder)["images_per_s"])
+        real = {kind: statistics.median(rates) for kind, rates in found.items()}
+        for kind in forecast.on_device:
+            expected = forecast.rate(replace(now, prep=kind))
+            gains = {"predicted_gain": expected / forecast.rate(now), "gain": real[kind] / real["host"]}
+            both = {"predicted": expected, "real": real[kind], "predicted_host": forecast.rate(now), "host": real["host"]}
+            harness.report(f"analyze: --prep {kind}", ratio=gains["predicted_gain"] / gains["gain"], **gains, **both)
 
 
 def odd_picture(number: int) -> bytes:
@@ -197,6 +237,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {"pixels": pixels, "beside": beside, "train": partial(train, options.rounds)}
+    parts["analyze"] = partial(analyze, options.rounds)
     for part in options.parts:
         parts[part]()
 

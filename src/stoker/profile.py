@@ -19,6 +19,8 @@ from stoker.notebook import card
 
 PROFILE_VERSION = 1
 LIMITS = ("gpu", "prep", "fetch")
+DEVICE_PARTS = ("tail", "device")
+"""Of preparing, that a device may do: what turns bytes into numbers, or decoding and all that comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,7 @@ class Rates:
     storage_by_readers: Mapping[int, float] = field(default_factory=dict)
     """Tells a store that waits (more readers, more samples) from one that is used up."""
     storage_rested: float = 0.0
-    """Reading by one reader that waits between reads; the waits do not count. Stores with a quota save it up
-    meanwhile; for others it is what one reader gets. 0 is unknown, and the latter."""
+    """Reading by one reader that waits between reads, which do not count: stores with a quota save it up. 0 is unknown."""
     workers: int = 0
     """How many `prep`, `storage` and `cache` are for; 0 is a loader that does everything in the training loop."""
     cores: float = 0.0
@@ -108,6 +109,20 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
+class OnDevice:
+    """How fast a job is if the device does a part of preparing."""
+
+    where: str
+    """tail, or device."""
+    prep: float
+    """Preparing of samples that are in the cache, by as many workers as before and the device, with the loop at rest."""
+    loop: float
+    """The training loop with what workers had prepared before, and the device's part beside it."""
+    cached: float
+    """The script's own loop, with data in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stalls:
     """The parts of an epoch's time that the loop waits for preparing and for reading."""
 
@@ -166,6 +181,8 @@ class Profile:
     """What could not be measured, and why; sentences."""
     fixed: tuple[str, ...] = ()
     """Arguments that the script gives its loader itself: no plan changes these."""
+    on_device: tuple[OnDevice, ...] = field(default=(), metadata={"is_left_out": True})
+    """What was measured with a part of preparing done by the device; nothing where that was not tried, or cannot be."""
     taken: str = field(default="", metadata={"is_left_out": True})
     """When the measuring ended, as "2026-11-18 21:50" by the clock of its host; empty is unknown."""
 
@@ -178,7 +195,7 @@ class Profile:
             raise ConfigError(f"workers_kind must be 'processes' or 'threads', not {self.workers_kind!r}")
         for part, name in (
             (self.host, "host"), (self.dataset, "dataset"), (self.speed, "speed"), (self.stalls, "stalls"),
-            (self.confidence, "confidence"), (self, ""),
+            (self.confidence, "confidence"), (self, ""), *((one, "on_device") for one in self.on_device),
         ):  # fmt: skip
             _check_numbers(part, name)
         for name, value in (
@@ -188,6 +205,9 @@ class Profile:
         ):
             if value > 1:
                 raise ConfigError(f"{name} is a fraction from 0 to 1, not {value}")
+        for one in self.on_device:
+            if one.where not in DEVICE_PARTS or not (one.prep and one.loop and one.cached):
+                raise ConfigError(f"on_device is for {' or '.join(DEVICE_PARTS)}, with rates above 0, not {one}")
         for name, count in (("batch_size", self.batch_size), ("prefetch", self.prefetch), ("world", self.world)):
             if count < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {count}")

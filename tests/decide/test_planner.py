@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.decide.test_whatif import profile, rates
+from tests.decide.test_whatif import on_a_gpu, profile, rates
 
 from stoker.decide.planner import decide, render
 from stoker.plan import Plan
@@ -109,3 +109,17 @@ def test_reasons_are_one_line_and_text_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(text)
     assert Plan.load(tmp_path / "plan.toml") == plan
     assert "# two lines # here" in text
+
+
+def test_a_device_prepares_where_it_was_faster(tmp_path: Path) -> None:
+    decision = decide(on_a_gpu())
+    assert (decision.plan.prep, decision.plan.workers) == ("device", "processes")
+    assert decision.after.rate == pytest.approx(1750, rel=0.01)
+    assert "last bit of some pixels" in decision.reasons["prep"]
+    (tmp_path / "plan.toml").write_text(render(decision.plan, decision.reasons))
+    assert Plan.load(tmp_path / "plan.toml").prep == "device"
+    as_good = replace(on_a_gpu().on_device[1], cached=620.0, loop=625.0)
+    exact = decide(replace(on_a_gpu(), on_device=(on_a_gpu().on_device[0], as_good)))
+    assert exact.plan.prep == "tail"
+    assert "the same numbers" in exact.reasons["prep"]
+    assert decide(replace(on_a_gpu(), fixed=("prep",))).plan.prep is None

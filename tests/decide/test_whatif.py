@@ -8,7 +8,8 @@ import pytest
 from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.model import AT_LIMIT, Share, predict
 from stoker.decide.whatif import advise, best_workers, fewest_cores, on_cores, smallest_cache, table
-from stoker.profile import DatasetSize, Host, Profile, Rates, Speed, Stalls
+from stoker.errors import ConfigError
+from stoker.profile import DatasetSize, Host, OnDevice, Profile, Rates, Speed, Stalls
 
 
 def rates(**values: Any) -> Rates:
@@ -112,3 +113,41 @@ def test_a_loop_that_is_fed_needs_no_advice() -> None:
 
 def test_as_measured() -> None:
     assert as_measured(replace(profile(rates()), cached=0.5, workers_kind="threads")) == Share(2, cached=0.5, threads=True)
+
+
+def on_a_gpu(**values: Any) -> Profile:
+    """A loop that waits for preparing, with what was measured of a device that does a part of it."""
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, storage=0.0, storage_by_readers={}, gpu=2000.0)
+    parts = (
+        OnDevice("tail", prep=640.0, loop=1980.0, cached=610.0),
+        OnDevice("device", prep=4000.0, loop=1800.0, cached=1750.0),
+    )
+    return profile(told, **{"speed": Speed(2000.0, 480.0, 480.0), "on_device": parts, **values})
+
+
+def test_what_was_seen_with_the_device_is_what_is_predicted_and_advised() -> None:
+    known = on_a_gpu()
+    forecast, now = Forecast.of(known), as_measured(known)
+    assert forecast.rate(now) == pytest.approx(480)
+    assert forecast.rate(replace(now, prep="tail", cached=1.0)) == pytest.approx(610)
+    assert forecast(replace(now, prep="device", cached=1.0)).rate == pytest.approx(1750)
+    one_worker = forecast.rate(replace(now, prep="tail", workers=1))
+    assert one_worker == pytest.approx(305, rel=0.01)
+    given = {one.apply: one for one in advise(known)}
+    assert given["--prep device"].gain == pytest.approx(1750 / 480 - 1)
+    assert given["--prep tail"].ask == "--prep tail"
+
+
+def test_what_the_device_would_give_is_not_guessed() -> None:
+    known = on_a_gpu(on_device=())
+    assert not any("--prep" in one.apply for one in advise(known))
+    with pytest.raises(ConfigError, match="--prep tail was not measured"):
+        Forecast.of(known)(Share(prep="tail"))
+
+
+def test_a_cache_and_the_device_together_where_both_hold_the_loop_up() -> None:
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, gpu=2000.0)
+    known = on_a_gpu(rates=told, speed=Speed(2000.0, 480.0, 190.0))
+    best = advise(known)[0]
+    assert best.apply == "--prep device --cache 208MB"
+    assert best.rate > 5 * 190

@@ -98,3 +98,57 @@ def test_the_loop_alone_has_its_batches_on_the_device(kind: str, tmp_path: Path)
     assert seen.count("not there") > 20
     assert profile.limit == "prep"
     assert 0.5 < profile.rates.gpu / (16 / 0.005) < 1.1
+
+
+PICTURES = """
+import torch
+from torch.utils.data import DataLoader
+from tests.gpu.test_prep import Files
+
+
+class More(Files):
+    def __len__(self): return 4096
+
+    def __getitem__(self, index): return super().__getitem__(index % 48)
+
+
+if __name__ == "__main__":
+    model = torch.nn.Conv2d(3, 2, 3).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 1e-9)
+    loader = DataLoader(More("v1"), 64, shuffle=True, num_workers=2, collate_fn=COLLATE)
+    while True:
+        for pictures, _ in loader:
+            pictures = pictures.cuda()
+            assert -3 < float(pictures.mean()) < 3
+            model(pictures).mean().backward()
+            optimizer.step()
+"""
+
+
+def analysed(tmp_path: Path, collate: str) -> Profile:
+    root = Path(__file__).parents[2]
+    (tmp_path / "script.py").write_text(
+        f"import sys; sys.path.append({str(root)!r})\n" + PICTURES.replace("COLLATE", collate)
+    )
+    words = [sys.executable, "-m", "stoker", "analyze", "--json", "profile.json", "--time", "1", "script.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    return Profile.load(tmp_path / "profile.json")
+
+
+def test_what_the_device_may_do_is_measured_and_advised(tmp_path: Path) -> None:
+    profile = analysed(tmp_path, "None")
+    tail, device = profile.on_device
+    assert (tail.where, device.where) == ("tail", "device")
+    assert device.prep > 2 * profile.rates.prep
+    assert device.cached > 2 * profile.speed.cached
+    assert device.loop < 1.1 * profile.rates.gpu
+    assert any(one.apply == "--prep device" for one in profile.advice)
+
+
+def test_what_the_device_cannot_do_is_not_advised(tmp_path: Path) -> None:
+    profile = analysed(tmp_path, "lambda samples: torch.utils.data.default_collate(samples)")
+    assert profile.on_device == ()
+    assert any("--prep was not measured: only what torch's default_collate" in note for note in profile.notes)
+    assert not any("--prep" in one.apply for one in profile.advice)

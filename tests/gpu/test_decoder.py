@@ -81,6 +81,20 @@ def test_what_the_engine_refuses_does_not_spoil_the_batch() -> None:
         decoder_of(DEVICE).submit(contents, table, (3, 64, 64), TO_TENSOR).result()
 
 
+def test_batches_of_any_size_follow_each_other() -> None:
+    """One file that the engine refuses makes it do all others one by one."""
+    from stoker.device.decoder import decoder_of
+
+    jobs = []
+    for count in (64, 7, 1, 40, 64, 3):
+        files = [jpeg(number, 300, 200, progressive=number == 5) for number in range(count)]
+        table = [Recipe(300, 200, (10, 20, 64, 64))] * count
+        jobs.append((count, decoder_of(DEVICE).submit(*packed(files, table), (3, 64, 64), TO_TENSOR)))
+    for count, job in jobs:
+        assert len(job.result()) == count
+        assert job.on_host == (count > 5)
+
+
 def test_pixels_travel_beside_files() -> None:
     from stoker.device.decoder import decoded_on_host, decoder_of
 

@@ -22,6 +22,7 @@ from stoker.decide.hosts import HostsPrediction, on_hosts
 from stoker.decide.model import Share
 from stoker.decide.whatif import PredictedRow, advise, fewest_cores, on_cores, smallest_cache, table
 from stoker.errors import ConfigError
+from stoker.plan import HOST, PREPS
 from stoker.profile import Profile
 from stoker.units import format_bytes, parse_rate
 
@@ -37,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workers", metavar="N[,N...]", help="so many workers on the same cores")
     parser.add_argument("--kind", choices=["processes", "threads"], help="what workers are")
+    parser.add_argument("--prep", choices=PREPS, help="where pixels are computed, if `stoker analyze` has measured that")
     parser.add_argument("--cache", metavar="FRACTION", help="the part of the dataset that is cached: 0.35, or 35%%")
     parser.add_argument(
         "--storage", metavar="RATE", help="what storage gives to these workers: 530MB/s, or 2x of what it was"
@@ -93,12 +95,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _asked(profile: Profile, now: Share, options: argparse.Namespace) -> list[Share]:
     """A share for each number of cores and of workers, with everything else that was asked for. None if nothing was."""
-    names = ("cores", "workers", "kind", "cache", "storage", "gpu")
+    names = ("cores", "workers", "kind", "prep", "cache", "storage", "gpu")
     if all(getattr(options, name) is None for name in names):
         return []
     share = now
     if options.kind is not None:
         share = replace(share, threads=options.kind == "threads")
+    if options.prep is not None:
+        share = replace(share, prep=options.prep)
     if options.cache is not None:
         share = replace(share, cached=_number(options.cache, "--cache"))
     if options.storage is not None:
@@ -135,6 +139,8 @@ def _all(profile: Profile, forecast: Forecast, now: Share) -> dict[str, list[Pre
         "storage": table(forecast, now, "storage_factor", _FACTORS),
         "gpu": table(forecast, now, "gpu_factor", _FACTORS),
     }
+    if forecast.on_device:
+        tables["prep"] = table(forecast, replace(now, threads=False), "prep", (HOST, *forecast.on_device))
     if not rates.storage:
         for name in ("cache", "lru", "storage"):
             del tables[name]
@@ -199,10 +205,13 @@ def _label(name: str, share: Share) -> str:
         return f"{share.cached:.0%} cached, {share.policy}"
     if name == "storage":
         return f"storage x {share.storage_factor:g}"
+    if name == "prep":
+        return f"--prep {share.prep}"
     if name == "gpu":
         return f"device x {share.gpu_factor:g}"
     kind = "thread" if share.threads else "worker"
     words = f"{share.workers} {kind}{'s' if share.workers != 1 else ''}, {share.cached:.0%} cached"
+    words += f", --prep {share.prep}" if share.prep != HOST else ""
     words += f", {share.peers:.0%} from other hosts" if share.peers else ""
     words += f", storage x {share.storage_factor:.2g}" if share.storage_factor != 1 else ""
     return words + (f", device x {share.gpu_factor:g}" if share.gpu_factor != 1 else "")

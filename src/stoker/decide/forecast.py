@@ -7,13 +7,15 @@ seen of the job says that it brings less. Advice, plans, `whatif` and pages all 
 Pure.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
 from stoker.decide.limit import limit_of, loop_rate
 from stoker.decide.model import Prediction, Share, hit_ratio, predict
 from stoker.errors import ConfigError
-from stoker.profile import Confidence, Profile, Rates
+from stoker.plan import HOST
+from stoker.profile import Confidence, OnDevice, Profile, Rates
 
 
 def as_measured(profile: Profile) -> Share:
@@ -46,6 +48,8 @@ class Forecast:
     rates: Rates
     confidence: Confidence = field(default_factory=Confidence)
     scale: Scale = field(default_factory=Scale)
+    on_device: Mapping[str, "Forecast"] = field(default_factory=dict)
+    """The forecasts for a device that does a part of preparing, where that was measured."""
 
     @classmethod
     def of(cls, profile: Profile) -> Self:
@@ -64,15 +68,38 @@ class Forecast:
                 since=now.cached,
                 loop=max(1.0, max(seen, profile.speed.cached) / loop_rate(profile.rates.gpu, profile.rates.handover)),
             ),
+            {one.where: cls._with_device(profile, one) for one in profile.on_device},
         )
+
+    @classmethod
+    def _with_device(cls, profile: Profile, seen: OnDevice) -> Self:
+        """The forecast for a device that does a part of preparing: other rates of workers and loop, the same storage."""
+        rates = profile.rates
+        more = seen.prep / rates.prep
+        by_workers = {count: more * rate for count, rate in rates.prep_by_workers.items()}
+        rates = replace(rates, gpu=seen.loop, prep=seen.prep, prep_by_workers=by_workers, prep_by_threads={}, handover=0.0)
+        expected = predict(rates, Share(workers=profile.workers, cached=1.0))
+        scale = seen.cached / expected.rate
+        return cls(rates, profile.confidence, Scale(scale, scale, loop=max(1.0, seen.cached / seen.loop)))
 
     def __call__(self, share: Share) -> Prediction:
         """How fast, why not faster, and how sure that is."""
+        if share.prep != HOST:
+            return self._on(share.prep)(replace(share, prep=HOST))
         return self._scaled(predict(self.rates, share, self.confidence), share)
 
     def rate(self, share: Share) -> float:
         """Only the speed, which is quicker to compute than the whole prediction."""
+        if share.prep != HOST:
+            return self._on(share.prep).rate(replace(share, prep=HOST))
         return self._scaled(predict(self.rates, share), share).rate
+
+    def _on(self, part: str) -> "Forecast":
+        if part not in self.on_device:
+            raise ConfigError(
+                f"the speed with --prep {part} was not measured: `stoker analyze` does that where it may help"
+            )
+        return self.on_device[part]
 
     def _scaled(self, raw: Prediction, share: Share) -> Prediction:
         by = self.scale.at(min(1.0, hit_ratio(share.cached, share.policy) + share.peers))  # the rest was seen from storage

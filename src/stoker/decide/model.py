@@ -25,6 +25,7 @@ import numpy as np
 from stoker.decide.limit import limit_of, loop_rate
 from stoker.decide.network import Curve, from_either, last_root, throughput
 from stoker.errors import ConfigError
+from stoker.plan import HOST
 from stoker.profile import Confidence, Rates
 
 POLICIES = ("keep-first", "reuse-distance", "lru")
@@ -56,6 +57,8 @@ class Share:
     """The part of all samples that comes from the caches of other hosts."""
     network: float | None = None
     """Samples per second that the network brings from them at most; None is no limit."""
+    prep: str = HOST
+    """Where pixels are computed. The forecast has other rates for each place where that was measured."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cached <= 1:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.model import AT_LIMIT, Prediction, Share, hit_ratio
-from stoker.decide.whatif import WORTH, best_workers, cache_room, room_bytes, smallest_cache
-from stoker.plan import SECTIONS, Plan
+from stoker.decide.whatif import ON_DEVICE, WORTH, best_workers, cache_room, room_bytes, smallest_cache
+from stoker.plan import DEVICE, HOST, SECTIONS, TAIL, Plan
 from stoker.profile import Profile
 from stoker.units import format_bytes
 
@@ -64,6 +64,7 @@ def decide(profile: Profile, given: Share | None = None) -> Decision:
     else:
         can_cache = profile.rates.storage and "cache" not in profile.fixed
         roomy = replace(now, cached=max(now.cached, cache_room(profile) if can_cache else 0.0))
+        roomy = _on_device(profile, forecast, roomy, values, reasons)
         share = _workers(profile, forecast, roomy, stays=given is None)
         values["num_workers"] = share.workers or 0
         reasons["num_workers"] = _workers_reason(profile, forecast, share)
@@ -72,6 +73,23 @@ def decide(profile: Profile, given: Share | None = None) -> Decision:
         share = _kind(profile, share, values, reasons)
         values["prefetch_factor"], reasons["prefetch_factor"] = _prefetch(profile, share)
     return Decision(Plan.of_values(values), reasons, share, before, forecast(share))
+
+
+def _on_device(
+    profile: Profile, forecast: Forecast, share: Share, values: dict[str, str | int], reasons: dict[str, str]
+) -> Share:
+    """With a part of preparing on the device, if that is faster. Decoding there has to be faster than what is exact."""
+    if "prep" in profile.fixed:
+        return share
+    before = forecast.rate(share)
+    for part in (TAIL, DEVICE):
+        there = replace(share, prep=part, threads=False)
+        if part in forecast.on_device and forecast.rate(there) >= (1 + WORTH) * forecast.rate(share):
+            share = there
+            exact = "the same numbers" if part == TAIL else "the same but for the last bit of some pixels"
+            values["prep"] = part
+            reasons["prep"] = f"{ON_DEVICE[part]}, {exact}: {forecast.rate(there):,.0f} samples/s for {before:,.0f}"
+    return share
 
 
 def _workers(profile: Profile, forecast: Forecast, share: Share, *, stays: bool) -> Share:
@@ -129,6 +147,10 @@ def _cache(
 def _kind(profile: Profile, share: Share, values: dict[str, str | int], reasons: dict[str, str]) -> Share:
     threads, processes = profile.rates.prep_by_threads, profile.rates.prep_by_workers
     both = [count for count in threads if processes.get(count)]
+    if share.prep != HOST:
+        values["workers"] = "processes"
+        reasons["workers"] = "only these leave a part of preparing to the device"
+        return share
     if "workers" in profile.fixed:
         values["workers"] = profile.workers_kind
         reasons["workers"] = "as the script says, which no plan changes"

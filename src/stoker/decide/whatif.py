@@ -12,6 +12,7 @@ from typing import Any
 from stoker.decide.forecast import Forecast, as_measured
 from stoker.decide.limit import handover_part
 from stoker.decide.model import AT_LIMIT, Prediction, Share
+from stoker.plan import DEVICE, TAIL
 from stoker.profile import Advice, Profile, Rates
 from stoker.units import format_bytes
 
@@ -181,6 +182,12 @@ def _least(then: Prediction) -> float:
 
 
 _WORKERS, _CACHE, _BOTH, _THREADS = "other numbers of workers", "a cache", "both together", "threads"
+_ON_DEVICE = "preparing on the device"
+ON_DEVICE = {
+    TAIL: "pictures become numbers on the device",
+    DEVICE: "pictures are decoded and prepared on the device",
+}
+"""What a device may do of preparing, in words."""
 
 
 def _settings(profile: Profile, forecast: Forecast, share: Share) -> Iterable[_Change]:
@@ -189,21 +196,34 @@ def _settings(profile: Profile, forecast: Forecast, share: Share) -> Iterable[_C
     if workers != share.workers:
         changed = replace(share, workers=workers)
         yield _Change(_workers(workers), changed, f"num_workers={workers}", f"--workers {workers}", _WORKERS)
-    fraction = cache_room(profile)
-    if fraction > share.cached and rates.storage:
-        size = round(fraction * profile.dataset.bytes)
-        words = f"cache {format_bytes(size)}, {fraction:.0%} of the dataset"
-        cached = replace(share, cached=fraction)
-        option, ask = f"--cache {_size(size)}", f"--cache {fraction!r}"
-        yield _Change(words, cached, option, ask, _CACHE)
-        both = best_workers(forecast, cached)
+    cache = _cache(profile, share) if rates.storage else None
+    if cache is not None:
+        yield cache
+        both = best_workers(forecast, cache.share)
         if both != share.workers:
-            changed, words = replace(cached, workers=both), f"{_workers(both)}, and {words}"
-            yield _Change(words, changed, f"num_workers={both} {option}", f"--workers {both} {ask}", _BOTH)
+            changed, words = replace(cache.share, workers=both), f"{_workers(both)}, and {cache.words}"
+            apply, ask = f"num_workers={both} {cache.apply}", f"--workers {both} {cache.ask}"
+            yield _Change(words, changed, apply, ask, _BOTH)
+    for part in forecast.on_device:
+        words, option, changed = ON_DEVICE[part], f"--prep {part}", replace(share, prep=part, threads=False)
+        yield _Change(words, changed, option, option, _ON_DEVICE)
+        if cache is not None:
+            words, changed = f"{words}, and {cache.words}", replace(changed, cached=cache.share.cached)
+            yield _Change(words, changed, f"{option} {cache.apply}", f"{option} {cache.ask}", _BOTH)
     if rates.prep_by_threads and not share.threads:
         yield _Change(
             "workers that are threads", replace(share, threads=True), "--workers threads", "--kind threads", _THREADS
         )
+
+
+def _cache(profile: Profile, share: Share) -> _Change | None:
+    """The largest cache that this host has room for, if it is larger than the one that was there."""
+    fraction = cache_room(profile)
+    if fraction <= share.cached:
+        return None
+    size = round(fraction * profile.dataset.bytes)
+    words, changed = f"cache {format_bytes(size)}, {fraction:.0%} of the dataset", replace(share, cached=fraction)
+    return _Change(words, changed, f"--cache {_size(size)}", f"--cache {fraction!r}", _CACHE)
 
 
 def _hardware(rates: Rates, share: Share) -> Iterable[_Change]:

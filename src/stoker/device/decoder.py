@@ -191,7 +191,9 @@ class Decoder:
 
     def _decode(self, where: Any, how_long: Any, targets: Any, table: Any) -> bool:
         widths = table[:, _COLUMN["width"]]
-        return self._nvjpeg.decode(where, how_long, targets, widths, self._stream.cuda_stream)
+        is_done = self._nvjpeg.decode(where, how_long, targets, widths, self._stream.cuda_stream)
+        self._stream.synchronize()  # a call that comes before the last one has ended waits for ever
+        return is_done
 
     def _decode_here(self, job: DecodeJob, row: Any, place: int) -> None:
         """Decode a picture that the engine refuses as the CPU does, errors included."""

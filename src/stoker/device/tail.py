@@ -70,9 +70,7 @@ Finish = Callable[[torch.Tensor, Ops], torch.Tensor]
 def finish_batch(batch: Any, parts: Sequence[Any], finish: Finish) -> Any:
     """Finish what parts name in a batch: each is a path of keys, whether colours lie side by side, and operations."""
     for path, by_pixel, ops in parts:
-        content = batch
-        for key in path:
-            content = content[key]
+        content = at(batch, path)
         numbers = finish(content.permute(0, 3, 1, 2) if by_pixel else content, ops)
         if not path:
             return numbers
@@ -80,8 +78,13 @@ def finish_batch(batch: Any, parts: Sequence[Any], finish: Finish) -> Any:
     return batch
 
 
+def at(batch: Any, path: Sequence[Any]) -> Any:
+    """What a path of keys leads to."""
+    for key in path:
+        batch = batch[key]
+    return batch
+
+
 def put_at(batch: Any, path: Sequence[Any], numbers: torch.Tensor) -> None:
     """Put numbers into the place that a path of keys leads to."""
-    for key in path[:-1]:
-        batch = batch[key]
-    batch[path[-1]] = numbers
+    at(batch, path[:-1])[path[-1]] = numbers

@@ -56,15 +56,15 @@ class _Watched:
     _pin_memory: bool
     _sampler_iter: Any
     _skip: int
-    _finishing: Finishing | None
+    finishing: Finishing | None
     _coming: Coming | None = None
     """Where batches are decoded ahead of the loop."""
     _decodes_ahead = 1
     """How many batches."""
 
     def _watch(self, loader: Any) -> None:
-        self._finishing = loader.here.finishing
-        self._coming = None if self._finishing is None or self._finishing.where != DEVICE else Coming(self._decodes_ahead)
+        self.finishing = loader.here.finishing
+        self._coming = None if self.finishing is None or self.finishing.where != DEVICE else Coming(self._decodes_ahead)
         self._began, self._has_ended = now(), False
         self._meter, self._progress, self._skip = loader._meter, loader._progress, loader._skip_batches
         self._caching, self._record, self._ahead = loader.here.caching, loader.here.record(), loader.here.ahead
@@ -122,10 +122,10 @@ class _Watched:
 
     def _finished(self, made: Made, batch: Any) -> Any:
         """Do what workers have left to the device."""
-        if self._finishing is None or type(made.rest) is not tuple:
+        if self.finishing is None or type(made.rest) is not tuple:
             return batch
         self._meter.on_device += made.samples
-        return self._finishing.finish(batch, made.rest)
+        return self.finishing.finish(batch, made.rest)
 
     def _pinned(self, batch: Any) -> Any:
         """Page-lock a batch that was made in this process, if the loader has `pin_memory`."""

@@ -128,6 +128,14 @@ def _say_once(words: str) -> None:
     warn(words)
 
 
+def why_not(loader: Any, part: str) -> str:
+    """Why the device cannot do such a part of a loader's preparing, in words; "" if it can."""
+    device = device_of_training()
+    if device is None:
+        return "no optimizer has parameters on a GPU"
+    return _obstacle(loader) or (_obstacle_to_decoding(device) if part == DEVICE else "")
+
+
 def finishing_of(loader: Any) -> Finishing | None:
     """Where the pixels of the next epoch are computed; None: on the host."""
     if loader.prep in (None, HOST):

@@ -56,6 +56,10 @@ class Measured:
     remote: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     """By the part that workers on other hosts do: samples per second that they prepare, the processor time of this host for
     each of them in parts of what preparing it takes, and how many workers there were."""
+    prep_on_device: dict[str, Series] = field(default_factory=dict)
+    loop_on_device: dict[str, Series] = field(default_factory=dict)
+    cached_on_device: dict[str, Series] = field(default_factory=dict)
+    """By the part of preparing that the device does: that alone, the loop beside it, and both with cached samples."""
     cached: Series = field(default_factory=Series)
     cold: Series = field(default_factory=Series)
     cached_part: float = 0.0
@@ -107,4 +111,6 @@ def _restored(kind: Any, value: Any) -> Any:
         return Series(**value)
     if kind == dict[int, Series]:
         return {int(count): Series(**series) for count, series in value.items()}
+    if kind == dict[str, Series]:
+        return {part: Series(**series) for part, series in value.items()}
     return value

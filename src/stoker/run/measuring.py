@@ -4,7 +4,7 @@ Once the training loader is known, the loop gets the batches of one phase after 
 as long as it asks. In between, with the loop paused, workers and storage are measured by themselves; before that, if the
 script pauses the loop itself to validate.
 
-    loop runs:    warm-up | batches on the device (gpu) | batches on the host | cached batches | cold batches
+    loop runs:    warm-up | batches on the device (gpu) | batches on the host | cached batches | on_device | cold batches
     loop paused:            prep by several numbers of workers; storage, cold; cache
 
 `LoopClock` decides what counts and when a phase is over. What an earlier start of the script has measured is not measured
@@ -27,8 +27,9 @@ from stoker.measure.processor import own_cpu_s
 from stoker.measure.series import Series
 from stoker.run.agenda import Agenda
 from stoker.run.loop_clock import LoopClock, Phase
+from stoker.run.on_device import Step, steps_on_device
 from stoker.run.paused import Paused, worker_counts
-from stoker.run.preparing import Preparing, next_of
+from stoker.run.preparing import Preparing, next_of, synchronise
 from stoker.run.replay import KeptBatch
 from stoker.run.subject import Subject, close_iterator
 
@@ -36,8 +37,6 @@ WARM_UP = 5
 _REPLAYED = 4
 _OF_STREAMS = frozenset({"num_workers", "workers", "cache"})
 """What no plan changes of a stream's loader."""
-
-Step = tuple[Phase, Series, Iterator[Any]]
 
 
 class Measurement:
@@ -91,13 +90,13 @@ class Measurement:
         """The batch that the loop gets next. StopIteration: everything is measured."""
         clock = self.clock
         if clock.is_chunk_full:
-            self._synchronise()
+            synchronise()
         self._count_cores()
         clock.asked(time.perf_counter())
         while clock.is_over:
             phase, series, self._source = next(self._steps)
             self._agenda.say(phase.name)
-            self._synchronise()
+            synchronise()
             clock.begin(phase, series, time.perf_counter())
         batch = next_of(self._source)
         self._given_at, self._given_cpu_s = time.perf_counter(), own_cpu_s()
@@ -112,7 +111,7 @@ class Measurement:
 
     def epoch_ended(self) -> None:
         """The loop asked, and was told that its epoch is over."""
-        self._synchronise()
+        synchronise()
         self.clock.asked(time.perf_counter())
         self.clock.ended(time.perf_counter())
 
@@ -149,6 +148,8 @@ class Measurement:
             yield Phase("cached samples", ahead=self._in_flight()), found.cached, source
             close_iterator(source)
             self._finish("cached")
+        if self._device is not None:
+            yield from steps_on_device(subject, agenda, batches, self._finish)
         if paused.is_coolable and agenda.has_time_for("cold"):
             yield from self._cold(batches)
             self._finish("cold")
@@ -238,10 +239,6 @@ class Measurement:
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._device = torch.device("cuda", torch.cuda.current_device())
             self.found.device = torch.cuda.get_device_name(self._device)
-
-    def _synchronise(self) -> None:
-        if self._device is not None:
-            torch.cuda.synchronize(self._device)
 
 
 def _epochs_of(loader: Any) -> Iterator[Any]:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from stoker.errors import CommandError
 from stoker.feed.carrier import WorkersIter
 from stoker.feed.pooled import PoolIter
@@ -27,8 +29,14 @@ def next_of(source: Iterator[Any]) -> Any:
     return batch
 
 
+def synchronise() -> None:
+    """Wait until a device has done what it was asked for, if one is used."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
 class Preparing:
-    """Finds `prep`, `prep_threads` and `prep_busy`."""
+    """Finds `prep`, `prep_threads`, `prep_busy` and `prep_on_device`."""
 
     def __init__(self, subject: Subject, agenda: Agenda) -> None:
         self._subject, self._agenda = subject, agenda
@@ -41,6 +49,10 @@ class Preparing:
         if workers and workers <= usable_cores():
             self._found.prep_busy = busy
         close_iterator(source)
+
+    def measure_on_device(self, source: Iterator[Any], part: str) -> None:
+        """Measure with a part of preparing done by the device."""
+        self.consume(source, self._found.prep_on_device.setdefault(part, Series()), self._subject.workers)
 
     def measure_threads(self, batches: list[Any], workers: int) -> None:
         """Measure with so many threads."""
@@ -77,6 +89,7 @@ class Preparing:
         began = time.perf_counter()
         for _ in range(count):
             next_of(source)
+        synchronise()
         taken = self._ranks.largest(time.perf_counter() - began)
         self._agenda.left_s -= taken
         return taken

@@ -7,7 +7,7 @@ from stoker.decide.limit import limit_of, stalls_of
 from stoker.decide.model import Share, predict, seen_together
 from stoker.decide.whatif import advise
 from stoker.measure.series import Series
-from stoker.profile import Confidence, DatasetSize, Host, Profile, Rates, Speed
+from stoker.profile import Confidence, DatasetSize, Host, OnDevice, Profile, Rates, Speed
 from stoker.run.measured import Measured
 
 _CHANCE = 1.25
@@ -70,9 +70,20 @@ def profile_of(found: Measured, script: str, host_name: str = "", taken: str = "
         script=script,
         notes=(*found.notes, *filter(None, [found.busy])),
         fixed=tuple(found.fixed),
+        on_device=_on_device(found),
         taken=taken,
     )
     return replace(profile, advice=advise(profile))
+
+
+def _on_device(found: Measured) -> tuple[OnDevice, ...]:
+    """The parts of preparing for which all three rates are known."""
+    series = found.prep_on_device, found.loop_on_device, found.cached_on_device
+    return tuple(
+        OnDevice(part, *rates)
+        for part in found.prep_on_device
+        if all(rates := [one[part].rate if part in one else 0.0 for one in series])
+    )
 
 
 def _handover(found: Measured) -> float:

@@ -86,12 +86,23 @@ class Subject:
         """An iterator over some batches with so many workers. In all else it is like the loader's own."""
         return self._clone(batches, workers, kind, cached=cached)._iterate()
 
+    def on_device(self, batches: Iterable[Any], part: str) -> Any:
+        """A loader over some batches that leaves a part of preparing to the device."""
+        return self._clone(batches, self.workers, None, cached=True, prep=part)
+
     def offloaded(self, batches: Iterable[Any], address: str) -> Any:
         """A loader over some batches that workers on other hosts prepare, too, as many as they can."""
         return self._clone(batches, max(1, self.workers), "processes", cached=False, offload=address)
 
     def _clone(
-        self, batches: Iterable[Any], workers: int, kind: str | None, *, cached: bool, offload: str | None = None
+        self,
+        batches: Iterable[Any],
+        workers: int,
+        kind: str | None,
+        *,
+        cached: bool,
+        offload: str | None = None,
+        prep: str | None = None,
     ) -> Any:
         loader = self.loader
         dataset = self._cached_dataset if cached and self._cached_dataset is not None else self.dataset
@@ -111,6 +122,7 @@ class Subject:
             workers=(kind or loader.workers) if workers else "processes",
             seed=seed,
             offload=offload,
+            prep=prep or loader.prep,
             plan=Plan(offload_ratio=1.0),
         )
 

@@ -1,0 +1,122 @@
+"""What is measured with a part of preparing done by the device, for the tail of it and for decoding and all after it.
+
+    loop paused:  workers and device together, with samples that are in memory
+    loop runs:    batches that workers had prepared before, and the device's part beside the loop | samples in memory
+
+The second tells what the device's part takes from the loop. This is tried where the loop waits for preparing.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from stoker.decide.model import AT_LIMIT
+from stoker.device.tail import at, put_at
+from stoker.feed.finishing import Decoding, why_not
+from stoker.measure.series import Series
+from stoker.plan import DEVICE, TAIL
+from stoker.run.agenda import Agenda
+from stoker.run.loop_clock import Phase
+from stoker.run.preparing import Preparing, next_of
+from stoker.run.replay import KeptBatch
+from stoker.run.subject import Subject, close_iterator
+
+_KEPT = 4
+_WORDS = {TAIL: "the tail on the device", DEVICE: "decoding on the device"}
+
+Step = tuple[Phase, Series, Iterator[Any]]
+
+
+def steps_on_device(subject: Subject, agenda: Agenda, batches: list[Any], finish: Callable[[str], None]) -> Iterator[Step]:
+    """Measure both parts, if one may help. `finish` is told of each step of the loop that is done."""
+    found = agenda.found
+    if "prep" in found.fixed or not found.cached.times or found.cached.rate >= AT_LIMIT * found.gpu.rate:
+        return
+    for part in (TAIL, DEVICE):
+        loader = subject.on_device(itertools.cycle(batches), part)
+        why = why_not(loader, part)
+        if agenda.ranks.largest(float(bool(why))):
+            what = "--prep" if part == TAIL else f"--prep {part}"
+            found.note(f"{what} was not measured: {why or 'another rank cannot do it'}")
+            return  # what stands in the way of the tail does so for decoding, too
+        agenda.left_s += 3 * agenda.phase_s
+        yield from _steps_of(part, loader, subject, agenda, finish)
+
+
+def _steps_of(part: str, loader: Any, subject: Subject, agenda: Agenda, finish: Callable[[str], None]) -> Iterator[Step]:
+    found = agenda.found
+    source = loader._iterate()
+    keeping = source.finishing = _Keeping(source.finishing)
+    for _ in range(_KEPT):
+        next_of(source)
+    seen = loader.stats()
+    if agenda.ranks.largest(float(not (seen.on_device if part == TAIL else seen.decoded_on_device))):
+        found.note(f"--prep {part} was not measured: it leaves nothing of these samples to the GPU")
+    else:
+        if agenda.has_time_for(f"prep {part}"):
+            agenda.say(f"preparing, with {_WORDS[part]}")
+            Preparing(subject, agenda).measure_on_device(source, part)
+            agenda.finish(f"prep {part}")
+        if agenda.has_time_for(f"loop {part}"):
+            series = found.loop_on_device.setdefault(part, Series())
+            yield Phase(f"the loop beside {_WORDS[part]}"), series, _finished_beside(keeping)
+            finish(f"loop {part}")
+        if agenda.has_time_for(f"cached {part}"):
+            series = found.cached_on_device.setdefault(part, Series())
+            ahead = max(2, subject.workers * (subject.prefetch + 1))
+            yield Phase(f"cached samples, with {_WORDS[part]}", ahead=ahead), series, source
+            finish(f"cached {part}")
+    close_iterator(source)
+
+
+class _Keeping:
+    """Finishes batches on the device as before, and keeps the first few as workers have made them."""
+
+    def __init__(self, finishing: Any) -> None:
+        self._finishing = finishing
+        self.kept: list[_Unfinished] = []
+
+    def finish(self, batch: Any, rest: tuple[Any, ...]) -> Any:
+        """Do what workers have left."""
+        if len(self.kept) < _KEPT:
+            self.kept.append(_Unfinished(batch, rest))
+        return self._finishing.finish(batch, rest)
+
+
+class _Unfinished:
+    """A batch as workers have made it. What the device reads of it is page-locked, as in a slot, and not copied again."""
+
+    def __init__(self, batch: Any, rest: tuple[Any, ...]) -> None:
+        self._rest = rest
+        self._packed: list[Any] | None = None
+        self._pixels: dict[Any, torch.Tensor] = {}
+        if rest[0] == DEVICE:
+            batch, packed = batch
+            self._packed = [(files.pin_memory(), table.clone()) for files, table in packed]
+        else:
+            self._pixels = {path: at(batch, path).pin_memory() for path, *_ in rest[1]}
+            batch = KeptBatch(batch).fresh()
+            for path in filter(None, self._pixels):
+                put_at(batch, path, torch.empty(0))
+        self._others = KeptBatch(batch)
+
+    def fresh(self) -> tuple[Any, tuple[Any, ...]]:
+        """The batch, and what is left to do."""
+        batch = self._others.fresh()
+        for path, pixels in self._pixels.items():
+            if not path:
+                batch = pixels
+            else:
+                put_at(batch, path, pixels)
+        return (batch if self._packed is None else (batch, self._packed)), self._rest
+
+
+def _finished_beside(keeping: _Keeping) -> Iterator[Any]:
+    """The same few batches again and again, each finished while the loop has the one before."""
+    following: Any = None
+    for one in itertools.cycle(keeping.kept):
+        current, following = following, keeping.finish(*one.fresh())
+        if current is not None:
+            yield current.result() if isinstance(current, Decoding) else current
