@@ -31,6 +31,7 @@ import harness
 import stoker
 import workloads
 from stoker.decide.forecast import Forecast, as_measured
+from stoker.feed.coming import AHEAD
 from stoker.measure import files
 from stoker.profile import Profile
 
@@ -203,16 +204,15 @@ def beside(rounds: int = 3, steps: int = 150) -> None:
     decoder = decoder_of(torch.device("cuda", 0))
 
     def loop(decodes: bool) -> float:
-        job: Any = None
+        jobs: list[Any] = []
         for step in range(steps + 20):
             if step == 20:
                 torch.cuda.synchronize()
                 began = time.perf_counter()
             if decodes:
-                following = decoder.submit(files, table, (3, 224, 224), (("div", 255),))
-                if job is not None:
-                    job.result()
-                job = following
+                jobs.append(decoder.submit(files, table, (3, 224, 224), (("div", 255),)))
+                if len(jobs) > AHEAD:
+                    jobs.pop(0).result()
             with torch.amp.autocast("cuda"):
                 loss = torch.nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()

@@ -109,7 +109,7 @@ def test_a_job_that_came_before_the_thread_could_begin_is_gone_with_its_error(
 
 def test_the_thread_stands_still_while_a_fork_is_made(thread: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decoder that another thread makes meanwhile is not let go on, as nobody has stopped it."""
-    monkeypatch.setattr(decoder, "_decoders", {torch.device("cpu"): thread})
+    monkeypatch.setattr(decoder, "_decoders", {torch.device("cpu"): SimpleNamespace(each=[thread])})
     began, goes_on = threading.Event(), threading.Event()
 
     def work(job: Any) -> None:
@@ -125,7 +125,8 @@ def test_the_thread_stands_still_while_a_fork_is_made(thread: Any, monkeypatch: 
     forking.join(LONGEST_S)
     assert job.ended.is_set()
     another = submitted(thread)
-    decoder._decoders[torch.device("meta")] = SimpleNamespace(standing_still=threading.Lock())  # type: ignore[assignment]
+    new: Any = SimpleNamespace(each=[SimpleNamespace(standing_still=threading.Lock())])
+    decoder._decoders[torch.device("meta")] = new
     assert not another.ended.is_set()
     decoder._go_on()
     assert error_of(another) is None

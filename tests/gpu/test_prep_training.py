@@ -16,8 +16,9 @@ import stoker
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 SIDE, SMALL = 256, 32
-PICTURES, EPOCHS, SEEDS = 512, 10, 8
-MARGIN = 0.02
+PICTURES, EPOCHS, SEEDS = 512, 8, 8
+MARGIN = 0.05
+"""Of the cross-entropy in validation, which is about 0.4."""
 T_90 = 1.895
 """Student's t for 7 degrees of freedom: both ends of an interval of 90 %."""
 
@@ -32,7 +33,7 @@ def striped(number: int) -> bytes:
     y, x = np.mgrid[:SIDE, :SIDE].astype(np.float32)
     fine = kind * 60 * np.sin(x * (2 * np.pi / 4.3) + rng.uniform(0, 6))
     across = x if (rng.random() < 0.85) == bool(kind) else y
-    coarse = 12 * np.sin(across * (2 * np.pi / 64) + rng.uniform(0, 6))
+    coarse = 7 * np.sin(across * (2 * np.pi / 64) + rng.uniform(0, 6))
     clouds = Image.fromarray(rng.normal(0, 14, (16, 16)).astype(np.float32)).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
     light = np.clip(128 + fine + coarse + np.asarray(clouds), 0, 255).astype(np.uint8)
     file = io.BytesIO()
@@ -69,8 +70,8 @@ def net() -> torch.nn.Module:
     return torch.nn.Sequential(*parts, torch.nn.Linear(32, 2)).cuda()
 
 
-def accuracy(files: list[bytes], validation: Any, seed: int, way: str, prep: str) -> float:
-    """Of a net that was trained so."""
+def loss_of(files: list[bytes], validation: Any, seed: int, way: str, prep: str) -> float:
+    """The cross-entropy in validation of a net that was trained so."""
     torch.manual_seed(seed)
     model = net()
     optimizer = torch.optim.Adam(model.parameters(), 2e-3)
@@ -84,14 +85,14 @@ def accuracy(files: list[bytes], validation: Any, seed: int, way: str, prep: str
                 optimizer.step()
         assert loader.stats().decoded_on_device == (EPOCHS * PICTURES if prep == "device" else 0)
     with torch.no_grad():
-        return float((model(validation[0]).argmax(1) == validation[1]).float().mean())
+        return float(torch.nn.functional.cross_entropy(model(validation[0]), validation[1]))
 
 
 def is_equivalent(differences: list[float]) -> bool:
     """Whether the mean difference lies within the margin, surely: both of two one-sided tests at 5 % say so."""
     half = T_90 * statistics.stdev(differences) / len(differences) ** 0.5
     mean = statistics.fmean(differences)
-    print(f"difference of accuracies {mean:+.4f}, interval of 90 % {mean - half:+.4f} to {mean + half:+.4f}")
+    print(f"difference of losses {mean:+.4f}, interval of 90 % {mean - half:+.4f} to {mean + half:+.4f}")
     return bool(mean - half > -MARGIN and mean + half < MARGIN)
 
 
@@ -101,10 +102,10 @@ def test_a_net_that_is_trained_with_the_devices_pictures_is_as_good() -> None:
     validation = [part.cuda() for part in next(iter(stoker.DataLoader(held_out, batch_size=PICTURES)))]
     files = files[:PICTURES]
     found = {
-        name: [accuracy(files, validation, seed, *way) for seed in range(SEEDS)]
+        name: [loss_of(files, validation, seed, *way) for seed in range(SEEDS)]
         for name, way in {"host": ("train", "host"), "device": ("train", "device"), "planted": ("planted", "host")}.items()
     }
     print({name: round(statistics.fmean(values), 4) for name, values in found.items()})
-    assert statistics.fmean(found["host"]) > 0.75
+    assert statistics.fmean(found["host"]) < 0.6, "it has learned nothing"
     assert is_equivalent([there - here for there, here in zip(found["device"], found["host"], strict=True)])
     assert not is_equivalent([there - here for there, here in zip(found["planted"], found["host"], strict=True)])

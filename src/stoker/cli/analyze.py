@@ -2,7 +2,8 @@
 
 SCRIPT is run unchanged, as by `stoker run`, until it makes its first update. Then its own loop is given batches that are
 on the device already, cached ones and cold ones, in turn; in between workers and storage are measured by themselves. When
-all is known the script is stopped. It takes a minute or two, with the default --time at most three, and no root. A script
+all is known the script is stopped. It takes a minute or two, with the default --time at most three, and no root. Where the
+loop waits for preparing on a GPU host, it is also measured what the GPU could prepare, which takes a minute more. A script
 that ends before that is started again for what is missing, at most three times.
 
 The script trains on distorted data meanwhile: what it writes (checkpoints, logs) means nothing. With --scratch it sees its

@@ -1,15 +1,16 @@
-"""Decodes batches ahead of the loop: one thread of ours in the training process, and a stream of ours on the device.
+"""Decodes batches ahead of the loop: threads of ours in the training process, each with a stream of its own on the device.
 
-The thread decodes (`nvjpeg`), draws (`kernels`) and finishes (`tail`). What the loop gets lies in memory that was taken,
-and is given back, on the loop's own stream, as if the loop had made it. The thread's own memory is one block that is used
-again, and only when the stream has done all that came before: the decoder does not honour streams. The thread stands still
-while this process forks. Graphs that are captured meanwhile are not disturbed: the thread's calls are not looked at.
+A thread decodes (`nvjpeg`), draws (`kernels`) and finishes (`tail`). What the loop gets lies in memory that was taken,
+and is given back, on the loop's own stream, as if the loop had made it. A thread's own memory is one block that is used
+again, and only when its stream has done all that came before: the engine does not honour streams. Threads stand still
+while this process forks. Graphs that are captured meanwhile are not disturbed: the threads' calls are not looked at.
 """
 
 import atexit
 import ctypes
 import functools
 import io
+import itertools
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -24,8 +25,10 @@ from stoker.device.nvjpeg import Nvjpeg, UnavailableError
 from stoker.device.recipe import BICUBIC, COLUMNS, Recipe
 from stoker.host import forks
 
-BUDGET_BYTES = 1 << 30
-"""How many bytes of decoded pictures are on the device at a time, beside the finished batches."""
+BUDGET_BYTES = 1 << 29
+"""How many bytes of decoded pictures a thread has on the device at a time, beside the finished batches."""
+THREADS = 2
+"""For each device. Where the loop keeps a device busy, the engine waits for it most of the time."""
 _COLUMN = {name: number for number, name in enumerate(COLUMNS)}
 _CAPTURED_BY_OTHERS = 1
 """CUDA's number of the mode in which a thread does not care for what others capture."""
@@ -93,7 +96,7 @@ def decoded_on_host(files: torch.Tensor, table: torch.Tensor, shape: Sequence[in
 
 
 class Decoder:
-    """The decoder of one device, and its thread."""
+    """A decoder of one device, and its thread."""
 
     def __init__(self, device: torch.device) -> None:
         try:
@@ -257,15 +260,32 @@ def recipe_of(row: Sequence[int], shape: Sequence[int]) -> Recipe:
     return Recipe(row[3], row[4], (left, top, width, height), (row[9], row[10]), row[11], window, bool(row[14]))
 
 
-_decoders: dict[torch.device, Decoder] = {}
+class Decoders:
+    """The decoders of one device. Batches go to them in turn."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.each = [Decoder(device) for _ in range(THREADS)]
+        self._turns = itertools.cycle(self.each)
+
+    def submit(self, files: torch.Tensor, table: torch.Tensor, shape: Sequence[int], ops: tail.Ops) -> DecodeJob:
+        """Decode a batch of so many colours, rows and columns."""
+        return next(self._turns).submit(files, table, shape, ops)
+
+    def close(self) -> None:
+        """End all threads."""
+        for decoder in self.each:
+            decoder.close()
+
+
+_decoders: dict[torch.device, Decoders] = {}
 _inherited: list[Any] = []
 """What belongs to the parent of this process. It may not be freed here, where CUDA cannot be called."""
 
 
 @functools.cache
-def decoder_of(device: torch.device) -> Decoder:
-    """The decoder of a device. There is one, whose thread runs until this process ends."""
-    found = _decoders[device] = Decoder(device)
+def decoder_of(device: torch.device) -> Decoders:
+    """What decodes on a device. Its threads run until this process ends."""
+    found = _decoders[device] = Decoders(device)
     atexit.register(found.close)
     return found
 
@@ -275,9 +295,10 @@ _held: list[threading.Lock] = []
 
 
 def _stand_still() -> None:
-    for decoder in list(_decoders.values()):
-        decoder.standing_still.acquire()
-        _held.append(decoder.standing_still)
+    for decoders in list(_decoders.values()):
+        for decoder in decoders.each:
+            decoder.standing_still.acquire()
+            _held.append(decoder.standing_still)
 
 
 def _go_on() -> None:

@@ -18,7 +18,7 @@ import torch
 from stoker.cache.notes import noted
 from stoker.device.samples import Settling
 from stoker.feed.ahead import Ahead
-from stoker.feed.coming import Coming
+from stoker.feed.coming import AHEAD, Coming
 from stoker.feed.finishing import Finishing
 from stoker.feed.progress import Progress, is_batched
 from stoker.feed.refusing import refuse_in_children
@@ -59,7 +59,7 @@ class _Watched:
     finishing: Finishing | None
     _coming: Coming | None = None
     """Where batches are decoded ahead of the loop."""
-    _decodes_ahead = 1
+    _decodes_ahead = AHEAD
     """How many batches."""
 
     def _watch(self, loader: Any) -> None:

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from stoker.feed.finishing import Decoding
 
+AHEAD = 2
+"""How many batches are decoded while the loop has one: as many as the device's decoders do at a time."""
+
 
 class _Item(NamedTuple):
     batch: Any

@@ -58,7 +58,8 @@ class LoopClock:
         self.batch = batch
         self._phase_s = phase_s
         self._enough = iterations
-        self._deadline = deadline
+        self.deadline = deadline
+        """No phase is looked into for longer."""
         self._agree = agree
         self._phase = Phase("nothing", batches=0)
         self._series = Series()
@@ -176,14 +177,14 @@ class LoopClock:
 
     def _is_overdue(self, now: float) -> bool:
         """Whether a chunk takes too long: the loop has become slow. With several ranks never: all have to fill theirs."""
-        return self._agree is _alone and (now >= self._deadline or self.active_s > 2 * self._phase_s)
+        return self._agree is _alone and (now >= self.deadline or self.active_s > 2 * self._phase_s)
 
     def _close_chunk(self, now: float) -> None:
         iteration_s, fewest, elapsed, late = self._agree(
             self._chunk_s / max(1, self._chunk_iterations),
             -float(self._chunk_iterations),
             self.active_s,
-            float(now >= self._deadline),
+            float(now >= self.deadline),
         )
         iterations = round(-fewest)
         if iterations and self._is_overdue(now):

@@ -23,6 +23,8 @@ class Measured:
     is_complete: bool = False
     began: float = 0.0
     """When the script first iterated a loader, by the clock on the wall; 0 if it has not."""
+    granted_s: float = 0.0
+    """How much longer than usual it may all take."""
     loaders: int = 0
     """How many loaders it iterated."""
     loader: int = 0

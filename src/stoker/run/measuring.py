@@ -27,7 +27,7 @@ from stoker.measure.processor import own_cpu_s
 from stoker.measure.series import Series
 from stoker.run.agenda import Agenda
 from stoker.run.loop_clock import LoopClock, Phase
-from stoker.run.on_device import Step, steps_on_device
+from stoker.run.on_device import PHASES, Step, may_help, steps_on_device
 from stoker.run.paused import Paused, worker_counts
 from stoker.run.preparing import Preparing, next_of, synchronise
 from stoker.run.replay import KeptBatch
@@ -148,7 +148,9 @@ class Measurement:
             yield Phase("cached samples", ahead=self._in_flight()), found.cached, source
             close_iterator(source)
             self._finish("cached")
-        if self._device is not None:
+        if self._device is not None and may_help(found):
+            agenda.grant(PHASES * agenda.phase_s)
+            self.clock.deadline = agenda.deadline
             yield from steps_on_device(subject, agenda, batches, self._finish)
         if paused.is_coolable and agenda.has_time_for("cold"):
             yield from self._cold(batches)

@@ -19,6 +19,7 @@ from stoker.measure.series import Series
 from stoker.plan import DEVICE, TAIL
 from stoker.run.agenda import Agenda
 from stoker.run.loop_clock import Phase
+from stoker.run.measured import Measured
 from stoker.run.preparing import Preparing, next_of
 from stoker.run.replay import KeptBatch
 from stoker.run.subject import Subject, close_iterator
@@ -26,14 +27,20 @@ from stoker.run.subject import Subject, close_iterator
 _KEPT = 4
 _WORDS = {TAIL: "the tail on the device", DEVICE: "decoding on the device"}
 
+PHASES = 12
+"""They take so many times the time of a phase at most, workers' starts included."""
+
 Step = tuple[Phase, Series, Iterator[Any]]
 
 
+def may_help(found: Measured) -> bool:
+    """Whether the loop waits for preparing, and the script says nothing of where that is done."""
+    return "prep" not in found.fixed and bool(found.cached.times) and found.cached.rate < AT_LIMIT * found.gpu.rate
+
+
 def steps_on_device(subject: Subject, agenda: Agenda, batches: list[Any], finish: Callable[[str], None]) -> Iterator[Step]:
-    """Measure both parts, if one may help. `finish` is told of each step of the loop that is done."""
+    """Measure both parts. `finish` is told of each step of the loop that is done."""
     found = agenda.found
-    if "prep" in found.fixed or not found.cached.times or found.cached.rate >= AT_LIMIT * found.gpu.rate:
-        return
     for part in (TAIL, DEVICE):
         loader = subject.on_device(itertools.cycle(batches), part)
         why = why_not(loader, part)
@@ -41,7 +48,6 @@ def steps_on_device(subject: Subject, agenda: Agenda, batches: list[Any], finish
             what = "--prep" if part == TAIL else f"--prep {part}"
             found.note(f"{what} was not measured: {why or 'another rank cannot do it'}")
             return  # what stands in the way of the tail does so for decoding, too
-        agenda.left_s += 3 * agenda.phase_s
         yield from _steps_of(part, loader, subject, agenda, finish)
 
 

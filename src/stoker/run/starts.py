@@ -101,7 +101,9 @@ def _wait(
             if began is None and (found := Measured.load(place)) is not None and found.began != earlier:
                 began = time.monotonic()
             if began is not None and time.monotonic() - began > limit_s:
-                break
+                granted = Measured.load(place)
+                if granted is None or time.monotonic() - began > limit_s + granted.granted_s:
+                    break
     _end(process)
     found = Measured.load(place)
     assert found is not None

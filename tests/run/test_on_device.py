@@ -1,0 +1,119 @@
+"""What an analysis measures with a part of preparing done by the device, with what stands in for the device."""
+
+import math
+import time
+from typing import Any
+
+import pytest
+import torch
+from tests.feed.test_finishing import Files, decodes
+from torch.utils.data import Dataset
+
+import stoker
+from stoker.feed import finishing
+from stoker.measure.series import Series
+from stoker.run.agenda import Agenda
+from stoker.run.loop_clock import LoopClock
+from stoker.run.measured import Measured
+from stoker.run.on_device import may_help, steps_on_device
+from stoker.run.preparing import next_of
+from stoker.run.subject import Subject
+
+__all__ = ["decodes"]
+SHAPE = 3, 40, 40
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finishing, "device_of_training", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+
+
+class Bytes(Dataset[Any]):
+    """Samples that end in a conversion to numbers; each is told by its number."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full(SHAPE, index, dtype=torch.uint8).to(torch.float32).div(255), index
+
+
+class Numbers(Dataset[Any]):
+    """Samples that leave nothing to a device."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((4,), index), index
+
+
+def found_with(seen: float, loop: float) -> Measured:
+    return Measured(batch=4, workers=2, gpu=Series([loop], [1.0]), cached=Series([seen], [1.0]))
+
+
+def measured(dataset: Any, check: Any) -> Measured:
+    """Do all steps with a loop that hands each batch to `check`."""
+    found = found_with(100.0, 1000.0)
+    loader = stoker.DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2)
+    subject = Subject(loader)
+    batches = subject.batches(24)
+    options: dict[str, Any] = {"iterations": 8, "phase_s": 0.3, "deadline": math.inf}
+    agenda = Agenda(found, tell=lambda *_: None, save=lambda: None, **options)
+    clock = LoopClock(rounds=2, batch=4, **options)
+    for phase, series, source in steps_on_device(subject, agenda, batches, agenda.finish):
+        clock.begin(phase, series, time.perf_counter())
+        while True:
+            clock.asked(time.perf_counter())
+            if clock.is_over:
+                break
+            batch = next_of(source)
+            clock.given(time.perf_counter())
+            check(*batch)
+    return found
+
+
+def test_the_tail_is_measured_with_batches_that_are_right_each_time() -> None:
+    def check(numbers: torch.Tensor, indices: torch.Tensor) -> None:
+        expected = indices.to(torch.uint8).to(torch.float32).div(255).view(-1, 1, 1, 1).expand(-1, *SHAPE)
+        assert torch.equal(numbers, expected)
+        numbers.fill_(-1)
+        indices.fill_(-1)
+
+    found = measured(Bytes(), check)
+    for rates in (found.prep_on_device, found.loop_on_device, found.cached_on_device):
+        assert rates["tail"].rate > 0
+    assert found.done[:3] == ["prep tail", "loop tail", "cached tail"]
+    assert any("GPU" in note or "device" in note for note in found.notes)  # this host has no engine for files
+
+
+def test_decoding_is_measured_too(decodes: None) -> None:
+    seen = []
+    found = measured(Files(), lambda numbers, *_: seen.append(float(numbers.mean())))
+    assert list(found.prep_on_device) == list(found.loop_on_device) == list(found.cached_on_device) == ["tail", "device"]
+    assert all(series.rate > 0 for series in found.cached_on_device.values())
+    assert all(map(math.isfinite, seen))
+
+
+def test_what_leaves_nothing_to_the_device_is_not_measured() -> None:
+    found = measured(Numbers(), lambda *_: None)
+    assert not found.prep_on_device and not found.done
+    assert "--prep tail was not measured: it leaves nothing of these samples to the GPU" in found.notes
+
+
+def test_it_is_tried_where_the_loop_waits_for_preparing() -> None:
+    assert may_help(found_with(100.0, 1000.0))
+    assert not may_help(found_with(995.0, 1000.0))
+    assert not may_help(Measured(gpu=Series([1000.0], [1.0])))
+    fixed = found_with(100.0, 1000.0)
+    fixed.fixed = ["prep"]
+    assert not may_help(fixed)
+
+
+def test_what_was_measured_is_a_document(tmp_path: Any) -> None:
+    found = found_with(100.0, 1000.0)
+    found.prep_on_device["tail"] = Series([640.0], [1.0])
+    found.granted_s = 12.0
+    found.save(tmp_path / "found.json")
+    assert Measured.load(tmp_path / "found.json") == found
