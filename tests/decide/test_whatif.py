@@ -151,3 +151,10 @@ def test_a_cache_and_the_device_together_where_both_hold_the_loop_up() -> None:
     best = advise(known)[0]
     assert best.apply == "--prep device --cache 208MB"
     assert best.rate > 5 * 190
+
+
+def test_a_store_that_was_not_measured_still_takes_the_time_that_it_took() -> None:
+    known = on_a_gpu(speed=Speed(2000.0, 480.0, 300.0))
+    waited = 1 / 300 - 1 / 480
+    assert Forecast.of(known).rate(Share(prep="device")) == pytest.approx(1 / (1 / 1750 + waited))
+    assert Forecast.of(known).rate(Share(prep="device", cached=1.0)) == pytest.approx(1750)

@@ -79,8 +79,12 @@ class Forecast:
         by_workers = {count: more * rate for count, rate in rates.prep_by_workers.items()}
         rates = replace(rates, gpu=seen.loop, prep=seen.prep, prep_by_workers=by_workers, prep_by_threads={}, handover=0.0)
         expected = predict(rates, Share(workers=profile.workers, cached=1.0))
-        scale = seen.cached / expected.rate
-        return cls(rates, profile.confidence, Scale(scale, scale, loop=max(1.0, seen.cached / seen.loop)))
+        cached = cold = seen.cached / expected.rate
+        speed = profile.speed
+        if speed.cold and speed.cached and not rates.storage:  # reading is known by the loop's waiting for it alone
+            waiting_s = max(0.0, 1 / speed.cold - 1 / speed.cached)
+            cold = 1 / (1 / seen.cached + waiting_s) / expected.rate
+        return cls(rates, profile.confidence, Scale(cold, cached, profile.cached, max(1.0, seen.cached / seen.loop)))
 
     def __call__(self, share: Share) -> Prediction:
         """How fast, why not faster, and how sure that is."""

@@ -288,6 +288,7 @@ globalThis.stokerModel = (() => {
       threads: profile.workers_kind === "threads",
       peers: 0, // a page is about one host
       network: null,
+      prep: "host",
     };
   }
 

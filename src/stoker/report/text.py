@@ -86,6 +86,8 @@ def _sentence(profile: Profile, seen: Verdict) -> str:
     elif seen.limit == "prep":
         beside = ", but fewer beside the loop" if rates.prep > rates.gpu else ""
         words = f"Preparing is the limit: {who} prepare{many} {rates.prep:,.0f} samples/s{sure}{beside}, {could}."
+    elif not rates.storage:
+        return f"Reading is the limit, {could}. How fast storage is by itself was not measured."
     else:
         words = f"Reading is the limit: {who} read{many} {rates.storage:,.0f} samples/s{sure} from storage, {could}."
     return f"{words} {unexplained(profile, seen)}".strip()
