@@ -8,7 +8,7 @@ from typing import Any
 from tests.test_profile import SMALLEST
 
 from stoker.decide.model import POLICIES, Share
-from stoker.profile import Advice, Confidence, DatasetSize, Host, Profile, Rates, Speed, Stalls
+from stoker.profile import Advice, Confidence, DatasetSize, Host, OnDevice, Profile, Rates, Speed, Stalls
 
 OUTSIDE = "</script><img src=x onerror='hacked=1'>\u202e{{ 7 * 7 }}\n&amp; --" + "long" * 60 + "\ud800"
 USUAL = replace(
@@ -23,6 +23,7 @@ USUAL = replace(
     notes=("the size of the dataset is an estimate.",),
 )  # fmt: skip
 AFTER = replace(USUAL, workers=4, rates=replace(USUAL.rates, workers=4, prep=1500.0, storage=1211.0), batch_size=32)
+ON_DEVICE = replace(USUAL, on_device=(OnDevice("tail", 1040.0, 3600.0, 1050.0), OnDevice("device", 9000.0, 3300.0, 3250.0)))
 _HUGE = Rates(
     3.7e203, 8.1e202, 6.1e202, 1e205, {1: 3.7e202, 2: 8.1e202}, {}, {1: 3.1e202, 2: 6.1e202}, workers=2, cores=2.0
 )

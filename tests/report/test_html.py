@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from tests.report.profiles import AFTER, ODD, OUTSIDE, USUAL, random_case
+from tests.report.profiles import AFTER, ODD, ON_DEVICE, OUTSIDE, USUAL, random_case
 from tests.tries import HANG_S
 
 from stoker.decide.forecast import Forecast, Scale
@@ -143,6 +143,23 @@ def test_a_page_asks_nobody_and_has_no_complaint(visit: Any, tmp_path: Path) -> 
     assert seen.requests == [(tmp_path / "page.html").as_uri()]
     assert (tmp_path / "page.html").stat().st_size < 2_000_000
     assert seen.ask("() => fetch('http://127.0.0.1:9/').then(() => 'sent', () => 'refused')") == "refused"
+
+
+def test_a_slider_for_what_the_gpu_does_where_that_was_measured(visit: Any) -> None:
+    seen = visit(ON_DEVICE, AFTER)
+    assert "With --prep tail, data in memory, samples/s" in seen.page.inner_text("body")
+    rates = []
+    for step in [("cached", "End", 1), ("prep", "ArrowRight", 1), ("prep", "ArrowRight", 1), ("workers", "Home", 1)]:
+        seen.move(*step)
+        found = seen.ask("() => stokerPage")
+        expected = Forecast.of(ON_DEVICE)(Share(**found["share"]))
+        assert numbers(found["prediction"]) == pytest.approx(numbers(asdict(expected)), rel=1e-3, abs=1e-6)
+        rates.append(expected.rate)
+    assert found["share"]["prep"] == "device"
+    assert rates[1:3] == [pytest.approx(1050), pytest.approx(3250)]
+    assert seen.page.inner_text("#value-prep") == "from files on (--prep device)"
+    assert visit(USUAL).page.query_selector("#slider-prep") is None
+    assert seen.complaints == []
 
 
 @pytest.mark.parametrize("profile", [USUAL, ODD["unknown bytes, many ranks"]])

@@ -209,6 +209,10 @@ def _compare(name: str, measured: float, found: Prediction | str) -> tuple[str, 
 
 def _measured(profiles: list[Profile]) -> dict[str, Any]:
     columns = [_facts(profile) for profile in profiles]
+    for part in dict.fromkeys(one.where for profile in profiles for one in profile.on_device):
+        for column, profile in zip(columns, profiles, strict=True):
+            seen = next((one.cached for one in profile.on_device if one.where == part), 0.0)
+            column[f"With --prep {part}, data in memory, samples/s"] = words.number(seen) if seen else "not measured"
     rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
     return {
         "caption": "What was measured",
@@ -275,7 +279,8 @@ def _stored(profile: Profile) -> bool:
 
 def _sliders(profile: Profile) -> list[tuple[str, str]]:
     each = " for each rank" if profile.world > 1 else ""
-    return [(field, name + (each if field in ("workers", "cores") else "")) for field, name in _SLIDERS.items()]
+    sliders = _SLIDERS | ({"prep": "Preparing that the GPU does"} if profile.on_device else {})
+    return [(field, name + (each if field in ("workers", "cores") else "")) for field, name in sliders.items()]
 
 
 def _per(profiles: list[Profile]) -> tuple[str, float]:
@@ -299,13 +304,19 @@ def _document(profiles: list[Profile], predicted: list[Prediction | str], per: s
                 "cached": one.cached,
                 "sample_bytes": one.dataset.sample_bytes * one.world,
                 "dataset_bytes": one.dataset.bytes,
-                "scale": asdict(Forecast.of(one).scale) if isinstance(found, Prediction) else None,
+                **(_forecasts(one) if isinstance(found, Prediction) else {"scale": None, "on_device": {}}),
                 "measured": _parts(one),
                 "predictable": isinstance(found, Prediction),
             }
             for name, one, found in zip(names, profiles, predicted, strict=True)
         ],
     }
+
+
+def _forecasts(profile: Profile) -> dict[str, Any]:
+    forecast = Forecast.of(profile)
+    there = {part: {"rates": asdict(one.rates), "scale": asdict(one.scale)} for part, one in forecast.on_device.items()}
+    return {"scale": asdict(forecast.scale), "on_device": there}
 
 
 def _parts(profile: Profile) -> dict[str, float] | None:

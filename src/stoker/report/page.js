@@ -9,6 +9,7 @@
   const profile = profiles[profiles.length - 1];
   const before = profiles.length > 1 ? profiles[0] : null;
   const LIMITS = { gpu: "the training loop", prep: "preparing samples", fetch: "reading from storage" };
+  const PARTS = { host: "no part of it", tail: "from bytes on (--prep tail)", device: "from files on (--prep device)" };
   const FACTORS = [0.1, 0.2, 0.25, 0.33, 0.5, 0.67, 0.75, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32];
   const POINTS = 40;
 
@@ -34,7 +35,8 @@
   // Odd numbers in a profile may have no answer; then there is nothing to draw.
   const answer = (found) => (Number.isFinite(found.rate) && found.rate > 0 ? found : null);
   function asked(one, share, sure = true) {
-    return one.predictable ? answer(forecast(one.rates, one.scale, share, sure ? one.confidence : {})) : null;
+    const { rates, scale } = one.on_device[share.prep] || one;
+    return one.predictable ? answer(forecast(rates, scale, share, sure ? one.confidence : {})) : null;
   }
   // What the stages alone would give, not in proportion to what was seen: the two are compared.
   const byStages = (one) => (one.predictable ? answer(predict(one.rates, asMeasured(one))) : null);
@@ -97,6 +99,7 @@
     slider("storage_factor", FACTORS, 1, (by) =>
       `${by}\u00d7${size && rates.storage ? ` (${bytes(by * rates.storage * size)}/s)` : ""}`, unknown);
     slider("gpu_factor", FACTORS, 1, (by) => `${by}\u00d7 (${rateText(by * rates.gpu)})`);
+    if (element("slider-prep")) slider("prep", ["host", ...Object.keys(profile.on_device)], "host", (part) => PARTS[part]);
     element("reset").addEventListener("click", () => {
       Object.values(sliders).forEach((one) => one.reset());
       refresh();
