@@ -36,12 +36,7 @@ def turned() -> bytes:
 @pytest.fixture(autouse=True)
 def stands_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], Any]], Any]]:
     """Does something with a worker's `Image.open`, the recording on."""
-    module = type(sys)("torchvision.transforms.functional")
-    for name in ("to_tensor", "pil_to_tensor"):
-        function = getattr(lookalike, name)
-        own = type(function)(function.__code__, module.__dict__, name)
-        module.__dict__.update({"np": np, "torch": torch, name: own, "Any": Any})
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    lookalike.installed(monkeypatch)
 
     def within(act: Callable[[], Any]) -> Any:
         picture.begin()
@@ -70,6 +65,13 @@ CHAINS: dict[str, Callable[[Any], Any]] = {
     ),
     "flip, resize, crop": lambda x: functional().to_tensor(
         x.transpose(Image.Transpose.FLIP_LEFT_RIGHT).resize((99, 55), Image.Resampling.BILINEAR).crop((3, 4, 67, 44))
+    ),
+    "crop, jitter": lambda x: lookalike.normalized(functional().to_tensor(lookalike.jittered(lookalike.random_crop(x)))),
+    "jitter, flip, whole": lambda x: functional().to_tensor(
+        lookalike.jittered(lookalike.middle(x)).transpose(Image.Transpose.FLIP_LEFT_RIGHT).crop((0, 0, 64, 64))
+    ),
+    "one enhancer, two factors": lambda x: functional().to_tensor(
+        [enhancer := ImageEnhance.Contrast(x), enhancer.enhance(3.0), enhancer.enhance(0.2)][2]
     ),
     "copies": lambda x: functional().to_tensor(x.copy().convert("RGB").crop().resize(x.size).copy()),
 }
@@ -103,6 +105,17 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     "rotate": lambda x: np.asarray(x.rotate(20)).sum(),
     "upside down": lambda x: np.asarray(x.transpose(Image.Transpose.FLIP_TOP_BOTTOM)).tolist(),
     "jitter after a crop": lambda x: np.asarray(ImageEnhance.Color(x.crop((5, 6, 70, 80))).enhance(1.4)).tolist(),
+    "jitter, then a crop": lambda x: np.asarray(lookalike.jittered(x).crop((5, 6, 70, 80))).tolist(),
+    "jitter, then a resize": lambda x: np.asarray(lookalike.jittered(x).resize((50, 40))).tolist(),
+    "five steps of colour": lambda x: np.asarray(ImageEnhance.Color(lookalike.jittered(x)).enhance(0.7)).tolist(),
+    "what an enhancer mixes with": lambda x: np.asarray(ImageEnhance.Contrast(x).degenerate).tolist(),
+    "an enhancer of what was decoded meanwhile": lambda x: [
+        enhancer := ImageEnhance.Color(x),
+        x.load(),
+        np.asarray(enhancer.enhance(1.3)).tolist(),
+    ][2],
+    "a sharper one": lambda x: np.asarray(ImageEnhance.Sharpness(x).enhance(2.0)).tolist(),
+    "a factor without end": lambda x: np.asarray(ImageEnhance.Brightness(x).enhance(float("inf"))).tolist(),
     "gray": lambda x: np.asarray(x.convert("L")).tolist(),
     "thumbnail": lambda x: [x.thumbnail((30, 30)), x.size, np.asarray(x).tolist()][1:],
     "pixel": lambda x: x.load()[3, 4],
@@ -127,6 +140,7 @@ def test_whatever_else_is_done_with_it_it_is_real(use: str, is_converted: bool, 
     content = turned()
 
     def act() -> Any:
+        torch.manual_seed(3)
         opened = Image.open(io.BytesIO(content))
         return OTHERS[use](opened.convert("RGB") if is_converted else opened)
 

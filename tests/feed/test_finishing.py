@@ -246,12 +246,7 @@ class OnProcessor:
 def decodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "decoder_of", functools.cache(lambda _: OnProcessor()))
     monkeypatch.setattr(finishing, "_obstacle_to_decoding", lambda _: "")
-    module = type(sys)("torchvision.transforms.functional")
-    for name in ("to_tensor", "pil_to_tensor"):
-        function = getattr(lookalike, name)
-        own = type(function)(function.__code__, module.__dict__, name)
-        module.__dict__.update({"np": np, "torch": torch, name: own, "Any": Any})
-    monkeypatch.setitem(sys.modules, module.__name__, module)
+    lookalike.installed(monkeypatch)
 
 
 class Files(Dataset[Any]):
@@ -283,6 +278,26 @@ def test_pictures_are_decoded_elsewhere(seed: int | None, persistent: bool) -> N
     assert_same(
         batches(stoker.DataLoader, Files(), prep="device", **options), batches(stoker.DataLoader, Files(), **options)
     )
+
+
+class Jittered(Files):
+    """The same in other colours."""
+
+    def __getitem__(self, index: int) -> Any:
+        functional: Any = sys.modules["torchvision.transforms.functional"]
+        picture = lookalike.random_crop(Image.open(io.BytesIO(self.files[index])).convert("RGB"))
+        return functional.to_tensor(lookalike.jittered(picture)), index
+
+
+@pytest.mark.usefixtures("decodes")
+@pytest.mark.parametrize("seed", [None, 7])
+def test_other_colours_travel_with_the_files(seed: int | None) -> None:
+    assert_same(
+        batches(stoker.DataLoader, Jittered(), prep="device", seed=seed), batches(stoker.DataLoader, Jittered(), seed=seed)
+    )
+    with stoker.DataLoader(Jittered(), batch_size=27, num_workers=1, prep="device") as loader:
+        next(iter(loader))
+        assert loader.stats().decoded_on_device == 21
 
 
 @pytest.mark.usefixtures("decodes")

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from stoker.device import tail
+from stoker.device import colours, tail
 from stoker.device.nvjpeg import Nvjpeg, UnavailableError
-from stoker.device.recipe import BICUBIC, COLUMNS, Recipe
+from stoker.device.recipe import BICUBIC, COLUMNS, DRAWN, Recipe, steps_in
 from stoker.host import forks
 
 BUDGET_BYTES = 1 << 29
@@ -164,6 +164,9 @@ class Decoder:
         out = torch.empty(job._out.shape, dtype=torch.uint8, device=self.device)
         for rows in parts_of(table):
             self._draw_part(job, table[rows], out[rows])
+        steps = table[:, len(DRAWN) :]
+        if steps.any():
+            colours.change(out, steps[:, ::2], np.ascontiguousarray(steps[:, 1::2]).view(np.float64))
         self._stream.wait_event(job.free)
         job.write(out)
         job.done.record(self._stream)
@@ -247,9 +250,9 @@ def facts_of(table: Any, places: Any, shape: Sequence[int], colours: int) -> tup
     support = np.where(table[:, 11:12] == BICUBIC, 2.0, 1.0) * np.maximum(crop / to, 1.0)
     taps = (2 * np.ceil(support).astype(np.int64) + 1).max(0)
     between = table[:, 8] * shape[1] * colours
-    drawn = np.empty((len(table), len(COLUMNS) + 1), np.int64)
-    drawn[:, : len(COLUMNS)] = table
-    drawn[:, 0], drawn[:, len(COLUMNS)] = places, np.cumsum(between) - between
+    drawn = np.empty((len(table), len(DRAWN) + 1), np.int64)
+    drawn[:, : len(DRAWN)] = table[:, : len(DRAWN)]
+    drawn[:, 0], drawn[:, len(DRAWN)] = places, np.cumsum(between) - between
     return TableFacts((int(taps[0]), int(taps[1])), int(table[:, 8].max()), int(between.sum())), drawn
 
 
@@ -257,7 +260,8 @@ def recipe_of(row: Sequence[int], shape: Sequence[int]) -> Recipe:
     """The recipe of a table's row, for a result of so many colours, rows and columns."""
     left, top, width, height = row[5:9]
     window = row[12], row[13], shape[2], shape[1]
-    return Recipe(row[3], row[4], (left, top, width, height), (row[9], row[10]), row[11], window, bool(row[14]))
+    box = left, top, width, height
+    return Recipe(row[3], row[4], box, (row[9], row[10]), row[11], window, bool(row[14]), steps_in(row))
 
 
 class Decoders:

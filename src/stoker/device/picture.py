@@ -1,24 +1,27 @@
 """A stand-in for a picture, in workers: it knows its file's bytes, size and mode, and notes what is done with it.
 
 While a worker records for the device, `PIL.Image.open` gives a `Standing` for JPEG files that the hardware decodes. Crops,
-resizes and flips are noted; anything else decodes the file here, does what was noted, and goes on as a picture of Pillow's.
-The transforms' own code runs, and draws from its own generators. torchvision's two functions that make a tensor of a
-picture give a `Recorder`, so that no pixel is needed; `numpy.array` and all else get the pixels.
+resizes, flips and what Pillow's own `ImageEnhance` does to brightness, contrast and saturation are noted; anything else
+decodes the file here, does what was noted, and goes on as a picture of Pillow's. The transforms' own code runs, and draws
+from its own generators. Three functions of torchvision are known by name: two make a tensor of a picture, and get a
+`Recorder`, so that no pixel is needed; one changes the hue by NumPy. `numpy.array` and all else get the pixels.
 """
 
 import functools
 import io
+import math
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageEnhance
 from PIL.JpegImagePlugin import JpegImageFile
 
-from stoker.device.recipe import Recipe, is_for_hardware
+from stoker.device import colours
+from stoker.device.recipe import BRIGHTNESS, CONTRAST, HUE, SATURATION, Recipe, is_for_hardware
 from stoker.device.recorder import Recorder
 
 _really_open = Image.open
@@ -101,6 +104,11 @@ class StandIn(Image.Image):
             return super().convert(mode, *arguments, **named)
         return self._next(self.recipe, mode)
 
+    def coloured(self, kind: int, by: float) -> Any:
+        """Note a change of colours; None if it cannot be."""
+        found = None if self.recipe is None or not math.isfinite(by) else self.recipe.coloured(kind, by)
+        return None if found is None else self._next(found)
+
     def draft(self, mode: Any, size: Any) -> Any:
         """Decode it in a smaller size, as a file's picture can."""
         if self.recipe is None or self._opened is None:
@@ -139,7 +147,9 @@ def decoded(content: bytes, recipe: Recipe, mode: str) -> Any:
     if recipe.window is not None:
         left, top, width, height = recipe.window
         picture = picture.crop((left, top, left + width, top + height))
-    return picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if recipe.flips else picture
+    if recipe.flips:
+        picture = picture.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return colours.changed(picture, recipe.steps)
 
 
 class Undecoded:
@@ -182,40 +192,98 @@ def _opened(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
 def begin() -> None:
     """In a worker: from now on pictures are stood in for."""
     Image.open = _opened
+    for kind, enhancer in _ENHANCERS.items():
+        if _OURS not in enhancer.__dict__:
+            setattr(enhancer, _OURS, kind)
+            enhancer.__getattr__ = functools.partialmethod(_begun_late, enhancer.__init__)
+            enhancer.__init__ = functools.partialmethod(_begin_enhancing, enhancer.__init__)
+            enhancer.enhance = functools.partialmethod(_enhanced, enhancer.enhance)
     _watch_torchvision()
 
 
-_TORCHVISIONS = "torchvision.transforms.functional"
-_OURS = "_stoker_makes_a_tensor"
+_OURS = "_stoker_stands_in"
+_ENHANCERS: dict[int, Any] = {
+    BRIGHTNESS: ImageEnhance.Brightness,
+    CONTRAST: ImageEnhance.Contrast,
+    SATURATION: ImageEnhance.Color,
+}
+
+
+def _begin_enhancing(self: Any, before: Callable[..., None], image: Any) -> None:
+    if _is_undecoded(image):
+        self.image = image
+    else:
+        before(self, image)
+
+
+def _begun_late(self: Any, before: Callable[..., None], name: str) -> Any:
+    """What else Pillow's class has: it needs the pixels."""
+    if name.startswith("__") or "degenerate" in self.__dict__ or "image" not in self.__dict__:
+        raise AttributeError(name)
+    before(self, self.image)
+    return getattr(self, name)
+
+
+def _enhanced(self: Any, before: Callable[..., Any], factor: float) -> Any:
+    found = self.image.coloured(getattr(self, _OURS), float(factor)) if type(self.image) is StandIn else None
+    return before(self, factor) if found is None else found
 
 
 def _watch_torchvision() -> None:
-    module = sys.modules.get(_TORCHVISIONS)
-    if module is None or _OURS in module.__dict__ or not hasattr(module, "pil_to_tensor"):
-        return
+    for name, asks in _ASKS.items():
+        module = sys.modules.get(name)
+        if module is not None and _OURS not in module.__dict__ and all(hasattr(module, function) for function in asks):
+            _watch_module(module, asks)
+
+
+def _watch_module(module: Any, asks: Mapping[str, Any]) -> None:
     module.__dict__[_OURS] = makers = {}
-    for name, ask in (("to_tensor", _ask_to_tensor), ("pil_to_tensor", _ask_pil_to_tensor)):
+    for name, (ask, make) in asks.items():
         function = getattr(module, name)
         if type(function) is types.FunctionType and not function.__code__.co_freevars:
             # The code, not the function: others have imported it before.
             before = types.FunctionType(function.__code__, function.__globals__, name)
-            makers[name] = functools.partial(_make_tensor, before, is_scaled=name == "to_tensor")
+            makers[name] = functools.partial(make, before)
             function.__code__ = ask.__code__
 
 
-def _make_tensor(before: Callable[[Any], Any], picture: Any, *, is_scaled: bool) -> Any:
-    if type(picture) is not StandIn or picture.recipe is None:
-        return before(picture)
-    if not is_scaled:
-        return Recorder(Undecoded(picture, by_pixel=True), None)
-    if torch.get_default_dtype() is not torch.float32:
+def _is_undecoded(picture: Any) -> bool:
+    return type(picture) is StandIn and picture.recipe is not None
+
+
+def _make_numbers(before: Callable[[Any], Any], picture: Any) -> Any:
+    if not _is_undecoded(picture) or torch.get_default_dtype() is not torch.float32:
         return before(picture)
     return Recorder(Undecoded(picture, by_pixel=False), (("div", 255),))
 
 
+def _make_bytes(before: Callable[[Any], Any], picture: Any) -> Any:
+    return Recorder(Undecoded(picture, by_pixel=True), None) if _is_undecoded(picture) else before(picture)
+
+
+def _turn_hue(before: Callable[[Any, float], Any], picture: Any, factor: float) -> Any:
+    found = None
+    if _is_undecoded(picture) and -0.5 <= factor <= 0.5:
+        found = picture.coloured(HUE, int(factor * 255) % 256)
+    return before(picture, factor) if found is None else found
+
+
 def _ask_to_tensor(pic: Any) -> Any:
-    return _stoker_makes_a_tensor["to_tensor"](pic)  # type: ignore[name-defined] # noqa: F821
+    return _stoker_stands_in["to_tensor"](pic)  # type: ignore[name-defined] # noqa: F821
 
 
 def _ask_pil_to_tensor(pic: Any) -> Any:
-    return _stoker_makes_a_tensor["pil_to_tensor"](pic)  # type: ignore[name-defined] # noqa: F821
+    return _stoker_stands_in["pil_to_tensor"](pic)  # type: ignore[name-defined] # noqa: F821
+
+
+def _ask_adjust_hue(img: Any, hue_factor: float) -> Any:
+    return _stoker_stands_in["adjust_hue"](img, hue_factor)  # type: ignore[name-defined] # noqa: F821
+
+
+_ASKS: dict[str, dict[str, tuple[Any, Any]]] = {
+    "torchvision.transforms.functional": {
+        "to_tensor": (_ask_to_tensor, _make_numbers),
+        "pil_to_tensor": (_ask_pil_to_tensor, _make_bytes),
+    },
+    "torchvision.transforms._functional_pil": {"adjust_hue": (_ask_adjust_hue, _turn_hue)},
+}
