@@ -1,10 +1,10 @@
 """On a GPU machine: what `prep="tail"` and `prep="device"` give a script in the manner of torchvision's reference.
 
-python gpu_prep.py [pixels] [beside] [train] [analyze] [--rounds N]
+python gpu_prep.py [pixels] [beside] [train] [jitter] [analyze] [--rounds N]
 
 pixels: how far the device's pictures are from the CPU's. beside: how much a loop on synthetic data is slowed by decoding
-beside it. train: images per second and processor time, unmodified under python, and under `stoker run --prep`. analyze: the
-gain that `stoker analyze` predicts for the same script, beside the gain that then comes.
+beside it. train: images per second and processor time, unmodified under python, and under `stoker run --prep`. jitter:
+the same with colour jitter. analyze: the gain that `stoker analyze` predicts for the same script, beside the gain that then comes.
 """
 
 import argparse
@@ -52,19 +52,19 @@ def write(where: tuple[str, int]) -> None:
     path.write_bytes(workloads.jpeg(number % 64))
 
 
-def train(rounds: int) -> None:
+def train(rounds: int, *own: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         written(folder)
         found: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
         for _ in range(rounds):
             for kind in KINDS:
-                found[kind].append(once(kind, folder, *(["--synthetic"] if kind == "loop alone" else [])))
+                found[kind].append(once(kind, folder, *own, *(["--synthetic"] if kind == "loop alone" else [])))
     speed, processor = (
         harness.Outcome({kind: [run[name] for run in runs] for kind, runs in found.items()})
         for name in ("images_per_s", "processor_s")
     )
     harness.report(
-        f"ResNet-18, 14 workers, {torch.cuda.get_device_name()}",
+        " ".join(["ResNet-18, 14 workers,", torch.cuda.get_device_name(), *own]),
         ratio=speed.ratio("device", "python"),
         tail_ratio=speed.ratio("tail", "python"),
         of_loop_alone=speed.ratio("device", "loop alone"),
@@ -237,6 +237,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {"pixels": pixels, "beside": beside, "train": partial(train, options.rounds)}
+    parts["jitter"] = partial(train, options.rounds, "--jitter")
     parts["analyze"] = partial(analyze, options.rounds)
     for part in options.parts:
         parts[part]()

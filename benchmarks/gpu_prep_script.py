@@ -1,6 +1,6 @@
 """Train ResNet-18 on JPEG files in the manner of torchvision's reference: a preset of its own, mixed precision, workers.
 
-python gpu_prep_script.py FOLDER [--synthetic]
+python gpu_prep_script.py FOLDER [--synthetic] [--jitter]
 
 Prints images per second in the second half of an epoch, and seconds of processor time per image in the middle of it.
 """
@@ -21,9 +21,11 @@ from torchvision.transforms.functional import InterpolationMode
 class ClassificationPresetTrain:
     """A preset as scripts define them."""
 
-    def __init__(self, crop: int) -> None:
+    def __init__(self, crop: int, *, jitter: bool) -> None:
         parts: list[Any] = [transforms.RandomResizedCrop(crop, interpolation=InterpolationMode.BILINEAR)]
-        parts += [transforms.RandomHorizontalFlip(0.5), transforms.PILToTensor(), transforms.ConvertImageDtype(torch.float)]
+        parts += [transforms.RandomHorizontalFlip(0.5)]
+        parts += [transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)] if jitter else []
+        parts += [transforms.PILToTensor(), transforms.ConvertImageDtype(torch.float)]
         parts += [transforms.Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))]
         self.transforms = transforms.Compose(parts)
 
@@ -50,12 +52,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
     parser.add_argument("--synthetic", action="store_true")
+    parser.add_argument("--jitter", action="store_true")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    dataset = torchvision.datasets.ImageFolder(options.folder, ClassificationPresetTrain(224))
+    dataset = torchvision.datasets.ImageFolder(options.folder, ClassificationPresetTrain(224, jitter=options.jitter))
     dataset.samples *= options.times
     loader: Any = torch.utils.data.DataLoader(
         dataset, batch_size=options.batch, shuffle=True, num_workers=options.workers, pin_memory=True, drop_last=True
