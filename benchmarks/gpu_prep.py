@@ -4,7 +4,7 @@ python gpu_prep.py [pixels] [beside] [train] [jitter] [analyze] [--rounds N]
 
 pixels: how far the device's pictures are from the CPU's. beside: how much a loop on synthetic data is slowed by decoding
 beside it. train: images per second and processor time, unmodified under python, and under `stoker run --prep`. jitter:
-the same with colour jitter. analyze: the gain that `stoker analyze` predicts for the same script, beside the gain that then comes.
+the same with colour jitter. analyze: the gain that `stoker analyze` predicts for the same script, and the one that comes.
 """
 
 import argparse
