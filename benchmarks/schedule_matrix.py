@@ -6,12 +6,12 @@
 Root and cgroup v1 are needed: cores are limited by a quota, the disk by blkio. A job reads files, spends processor time on
 each, and trains; the data is in memory while its matrix is measured. A point has some CPUs, each a part of a core, and a
 cache that holds a part of the data; nothing else of it is in memory. None of the points was measured for the matrix, except
-by chance its count of CPUs. The rate is that of the whole third epoch, its start included: a cache's keeper starts beside
-the first one, and takes its processor time out of the job's cores. The epochs before it are told, too.
+by chance its count of CPUs. The rate is that of whole epochs, their starts included, the median of the third to the fifth:
+a cache's keeper starts beside the first one, and takes its processor time out of the job's cores. All epochs are told.
 
 How fast a core is itself (`processor`) is measured before and after each run: neighbours that this machine does not know of
 make it slower or faster by a fifth, for minutes. A run with a core that was more than 5 % off the one of the matrix is made
-again, up to four times; all runs of a point are told, and the one with the nearest core counts.
+again, once; both are told, and the one with the nearer core counts.
 """
 
 import argparse
@@ -36,8 +36,8 @@ from stoker.schedule.quota import limited
 FILES, SIZE, BATCH = 1200, 96 << 10, 8
 DISK = 20_000_000
 CORE, CPUS = 0.15, 8
-EPOCHS = 3
-TRIES = 4
+EPOCHS = 5
+TRIES = 2
 OFF = 0.05
 SCRIPT = """
 import argparse, hashlib, os, time
@@ -52,10 +52,9 @@ class Files(Dataset):
         return len(self.paths)
     def __getitem__(self, index):
         raw = self.paths[index].read_bytes()
-        if self.forget:
-            descriptor = os.open(self.paths[index], os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+        descriptor = os.open(self.paths[index], os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED if self.forget else os.POSIX_FADV_NORMAL)
+        os.close(descriptor)
         digest = hashlib.pbkdf2_hmac("sha256", raw[:64], b"sample", 3000, 64)
         return torch.frombuffer(bytearray(digest), dtype=torch.uint8).float()
 
@@ -144,7 +143,7 @@ def check(kept: Path, folder: Path, script: Path, options: argparse.Namespace) -
             rates = real(folder, script, cpus, part)
             before, speed = speed, processor()
             runs.append(((before + speed) / 2 / known_processor, rates))
-        seen = min(runs, key=lambda run: abs(run[0] - 1))[1][-1]
+        seen = statistics.median(min(runs, key=lambda run: abs(run[0] - 1))[1][2:])
         errors.append(abs(said / seen - 1))
         row = {"cpus": cpus, "cached": part, "said": round(said, 3), "seen": round(seen, 3), "ratio": round(said / seen, 3)}
         told = [{"processor": round(by, 3), "epochs": [round(one, 3) for one in rates]} for by, rates in runs]

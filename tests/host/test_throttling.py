@@ -5,7 +5,7 @@ from pathlib import Path
 from stoker.host.throttling import Throttling
 
 
-def test_a_group_that_is_stopped_in_nearly_every_period_has_none_to_spare(tmp_path: Path) -> None:
+def test_a_group_that_is_stopped_in_most_periods_has_none_to_spare(tmp_path: Path) -> None:
     stat = tmp_path / "cpu.stat"
 
     def counted(periods: int, throttled: int) -> None:
@@ -14,10 +14,10 @@ def test_a_group_that_is_stopped_in_nearly_every_period_has_none_to_spare(tmp_pa
     counted(1000, 1000)
     throttling = Throttling([tmp_path, tmp_path / "none"])
     assert not throttling.is_starved(0.0)  # what was before does not count
-    counted(1100, 1099)
+    counted(1100, 1080)
     assert not throttling.is_starved(0.5)
     assert throttling.is_starved(1.0)
-    counted(1200, 1180)  # bursts
+    counted(1200, 1140)  # bursts
     assert not throttling.is_starved(2.0)
     assert not throttling.is_starved(3.0)
 

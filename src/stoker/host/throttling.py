@@ -1,4 +1,4 @@
-"""Whether a control group leaves its processes no processor time to spare: the kernel stops them in nearly every period."""
+"""Whether a control group leaves its processes no processor time to spare: the kernel stops them in most periods."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from stoker.host.cgroups import groups
 
 _LOOK_S = 1.0
-_NEARLY = 0.97
-"""Of the periods of a second. Processes that only work in bursts are stopped in many, too, but not in all."""
+_MOST = 0.75
+"""Of the periods of a second. Processes that work in bursts, with time to spare, are stopped in about half of them."""
 
 
 class Throttling:
@@ -29,7 +29,7 @@ class Throttling:
                 for (periods, throttled), (old_periods, old_throttled) in zip(counts, self._before, strict=True)
             ]
             self._before = counts
-            self._is_starved = any(periods > 0 and throttled >= _NEARLY * periods for periods, throttled in new)
+            self._is_starved = any(periods > 0 and throttled >= _MOST * periods for periods, throttled in new)
         return self._is_starved
 
     def _counts(self) -> list[tuple[int, int]]:

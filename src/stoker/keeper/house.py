@@ -37,7 +37,8 @@ from stoker.plan import MOST_READERS
 
 PERIOD_S = 0.25
 """Readers are not moved again before."""
-_LOOK_S = 0.1
+_LOOK_S, _SELDOM_S = 0.1, 0.5
+"""How often it looks, and where processor time is short."""
 _LOOK_ABROAD_S = 1.0
 """Other hosts tell what they hold at any time, also while nothing is queued: what is shown of them is at most so old."""
 _EASY = 0.7
@@ -71,12 +72,17 @@ class House:
         self._is_starved = False
 
     @property
+    def look_s(self) -> float:
+        """At least so long is between two looks."""
+        return _SELDOM_S if self._is_starved else _LOOK_S
+
+    @property
     def look_again_s(self) -> float | None:
         """When to call `govern` again; None: when something was heard."""
         if self._is_more_to_learn:
             return 0.0
         if any(queue.works for queue in self._queues.values()):
-            return _LOOK_S
+            return self.look_s
         return _LOOK_ABROAD_S if self._abroad.has_others else None
 
     def hear(self, line: socket.socket, pid: int, said: Said) -> None:
@@ -270,7 +276,7 @@ class House:
     def govern(self) -> bool:
         """Move readers, if that is worth it. Returns whether there is news to publish."""
         at = now()
-        is_time = at - self._looked_at >= _LOOK_S
+        is_time = at - self._looked_at >= self.look_s
         if is_time or self._is_more_to_learn:
             self._is_more_to_learn = any(opens.learn() for opens in list(self._opens.values()))
         if not is_time:
