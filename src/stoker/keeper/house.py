@@ -46,7 +46,7 @@ _EASY = 0.7
 _EASY_S = 0.75
 """Readers are everybody's again after it was so for this long."""
 _MOVES_SHOWN = 8
-_WAITED_S = 1e-3
+_WAITED_S = 0.01
 """Who has taken so long without reading has waited, too: where files are looked up slowly, several do that at once."""
 
 
