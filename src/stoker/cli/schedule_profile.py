@@ -1,8 +1,9 @@
 """Measure how fast a script is by its cores and memory; the matrix that `stoker schedule submit --profile` takes.
 
-First `stoker analyze` is run on it, or a profile of that is taken. From that follows the matrix by the cost model. Then
-the script is run for some seconds at a time with other numbers of CPUs, at most eight in all, and the matrix is
-corrected by what is seen. It trains meanwhile: what it writes means nothing.
+First `stoker analyze` is run on it, or a profile of that is taken. From that follows the matrix by the cost model.
+Then the script is run for some seconds at a time with other numbers of CPUs, at most eight in all, and the matrix is
+corrected by what is seen. The first count is run again if it read from a disk what the analysis had dropped from
+memory. It trains meanwhile: what it writes means nothing.
 """
 
 import argparse
