@@ -722,6 +722,53 @@ def test_a_second_daemon_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     os.close(lock)
 
 
+def test_to_ask_why_makes_no_lock_and_says_whether_a_daemon_holds_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, lock = world.submit(), world.folder / "daemon.lock"
+    ask = ["schedule", "why", "--state", str(world.folder), job]
+    assert main(ask) == 0
+    assert not lock.exists()
+    assert capsys.readouterr().out.startswith("No daemon looks at it now")
+    lock.touch()
+    descriptor = os.open(lock, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as another one who asks
+    assert main(ask) == 0
+    assert capsys.readouterr().out.startswith("No daemon looks at it now")
+    os.close(descriptor)
+    with if_free(lock):
+        assert main(ask) == 0
+    assert not capsys.readouterr().out.startswith("No daemon")
+
+
+def test_a_daemon_forgets_leases_that_have_ended(world: World) -> None:
+    job = world.submit()
+    world.daemon.look()
+    world.state.ask_cancel(job)
+    world.pass_round()
+    assert list(world.daemon._giving._told) == [world.state.name(world.state.leases(job)[0].lease)]
+    world.end(job, 1, 1)
+    world.pass_round()
+    assert not world.daemon._giving._told
+    assert not world.daemon._giving._refusals
+
+
+def test_the_cost_of_a_start_is_told_by_the_latest_leases(world: World) -> None:
+    leases = []
+    for number in range(30):
+        job = world.submit()
+        world.now += 11
+        world.daemon.look()
+        (known,) = world.state.leases(job)
+        world.state.change_lease(known.lease, given_at=0.5, first_at=100.5 if number < 10 else 5.5)
+        world.end(job, 1, 0)
+        leases.append(known.lease.job_id)
+    assert [one.lease.job_id for one in world.state.latest_leases(3, "given_at", "first_at")] == leases[-3:]
+    costs = world.daemon._costs()
+    assert costs is not None
+    assert costs[0] == pytest.approx(5.0)
+
+
 def test_a_job_starts_until_its_script_runs(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     job = world.submit()
     statuses = []

@@ -118,3 +118,12 @@ def test_what_was_measured_with_the_data_in_memory_says_nothing_against_the_stor
         for part, memory in ((0.0, 0.5), (0.5, 1.5), (1.0, 2.5)):
             expected = predict(half, Share(cores=count, cached=part)).rate / 10
             assert matrix.rate(count, memory) == pytest.approx(expected, rel=2e-3)
+
+
+def test_between_measured_counts_a_job_is_never_faster_than_with_more() -> None:
+    """A loop that is slower than the model thinks, where cores are enough, is so with some cores less."""
+    known = profile()
+    most = predict(known.rates, Share(cores=16, cached=1.0)).rate / 10
+    fewer = predict(scaled(known.rates, "prep", 1.5), Share(cores=2, cached=1.0)).rate / 10
+    matrix = matrix_of(known, {2: MeasuredRate(fewer), 16: MeasuredRate(0.8 * most)}, process_gb=0.5)
+    assert max(max(row) for row in matrix.rates) == pytest.approx(0.8 * most, rel=2e-3)

@@ -24,6 +24,8 @@ from stoker.schedule.rules import Rules
 from stoker.schedule.slurm import Slurm
 
 _LOOK_S = 1.0
+_PATIENCE_S = 0.5
+"""Who looks whether there is a daemon shares its lock for a moment."""
 _FIRST_COST_S = 5.0
 """What a new lease is held to cost until one was seen."""
 
@@ -66,8 +68,11 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError("--switch-cost must not be below 0")
     state = opened(options, make=True)
     lock = open_lock(Path(options.state) / "daemon.lock", os.O_RDWR | os.O_CREAT)
-    if not take(lock, fcntl.LOCK_EX):
-        raise CommandError(f"{options.state} has a daemon already: {holder_of(lock)}")
+    deadline = time.monotonic() + _PATIENCE_S
+    while not take(lock, fcntl.LOCK_EX):
+        if time.monotonic() > deadline:
+            raise CommandError(f"{options.state} has a daemon already: {holder_of(lock)}")
+        time.sleep(0.01)
     rules = Rules(
         options.policy,
         options.mechanism,

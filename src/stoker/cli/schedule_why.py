@@ -1,6 +1,7 @@
 """Say why a job has what it has, or waits, and what would change it."""
 
 import argparse
+import fcntl
 import os
 import time
 from pathlib import Path
@@ -61,8 +62,11 @@ def _leases(state: State, known: KnownJob) -> str:
 
 
 def _has_daemon(folder: Path) -> bool:
-    lock = open_lock(folder / "daemon.lock", os.O_RDWR | os.O_CREAT)
     try:
-        return not take(lock)
+        lock = open_lock(folder / "daemon.lock", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        return not take(lock, fcntl.LOCK_SH)  # a daemon that starts just now waits for the end of this look
     finally:
         close_lock(lock)

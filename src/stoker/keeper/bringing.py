@@ -9,6 +9,7 @@ import contextlib
 import enum
 import os
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stoker.cache import stores
@@ -104,7 +105,7 @@ class Bringing:
         self.latest_work = 0
         """The last work that is ordered."""
 
-    def bring(self, work: int, entry: bytes) -> tuple[Brought, float]:
+    def bring(self, work: int, entry: bytes, about_to_read: Callable[[], None] = lambda: None) -> tuple[Brought, float]:
         """Bring a file for a work, or a range of one (`table`). Returns how long reading took, too."""
         try:
             wanted = where(entry)
@@ -119,6 +120,7 @@ class Bringing:
             try:
                 if self.near.holds(key):
                     return Brought.LEFT, 0.0
+                about_to_read()
                 return self._read(work, wanted.path, key, size, wanted.offset)
             finally:
                 self.near.claims.release([key])
@@ -301,6 +303,21 @@ class Bringing:
                     self.far.kept(key, is_copy=is_copy)
                 return True
         return disk is not None and disk.put([(key, payload)]) > 0  # other hosts are not told of it
+
+
+def bring_all(
+    bringing: Bringing, work: int, paths: Sequence[bytes], about_to_read: Callable[[], None]
+) -> tuple[Brought, float]:
+    """Bring the files of a sample. Returns how long reading took, too."""
+    whole, whole_s = Brought.LEFT, 0.0
+    for path in paths:
+        outcome, took_s = bringing.bring(work, path, about_to_read)
+        if outcome is Brought.NO_ROOM:
+            return outcome, 0.0
+        whole_s += took_s
+        if outcome is Brought.READ:
+            whole = outcome
+    return whole, whole_s
 
 
 def _is_cached(descriptor: int, offset: int, size: int) -> bool:

@@ -1,9 +1,13 @@
 """What a keeper has: a queue for each loader, and readers that serve them.
 
 A reader is a thread that waits for storage most of the time. It serves the queue that it is assigned to. One that is
-assigned to none, or whose queue has nothing to read, serves the queue that is needed soonest. The governor assigns
+assigned to none, or whose queue has nothing to read, serves the queue that is needed soonest. What is queued wakes one
+reader, and one that begins to wait wakes the next: they do not stand in each other's way. The governor assigns
 readers when a loop would be late (`decide.governor`), and takes them back when another one needs them more; with fewer
 readers than queues all of them serve all queues in turn.
+
+Where a control group leaves no processor time to spare nothing is read ahead: it would be taken from the workers, who are
+the limit then, and read for less.
 """
 
 import contextlib
@@ -12,16 +16,16 @@ import socket
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stoker.cache.staging import Stager
 from stoker.cache.tier import DiskTier
 from stoker.decide.governor import Place, RankQueue, govern
+from stoker.host.throttling import Throttling
 from stoker.keeper import messages
 from stoker.keeper.abroad import Abroad, addresses_in
-from stoker.keeper.bringing import Bringing, Brought, Near
+from stoker.keeper.bringing import Bringing, Brought, Near, bring_all
 from stoker.keeper.far import Far
 from stoker.keeper.messages import Said
 from stoker.keeper.opens import Opens
@@ -33,7 +37,8 @@ from stoker.plan import MOST_READERS
 
 PERIOD_S = 0.25
 """Readers are not moved again before."""
-_LOOK_S = 0.1
+_LOOK_S, _SELDOM_S = 0.1, 0.5
+"""How often it looks, and where processor time is short."""
 _LOOK_ABROAD_S = 1.0
 """Other hosts tell what they hold at any time, also while nothing is queued: what is shown of them is at most so old."""
 _EASY = 0.7
@@ -41,6 +46,8 @@ _EASY = 0.7
 _EASY_S = 0.75
 """Readers are everybody's again after it was so for this long."""
 _MOVES_SHOWN = 8
+_WAITED_S = 0.01
+"""Who has taken so long without reading has waited, too: where files are looked up slowly, several do that at once."""
 
 
 class House:
@@ -61,6 +68,13 @@ class House:
         self._moves: deque[dict[str, Any]] = deque(maxlen=_MOVES_SHOWN)
         self._moved = 0
         self._moved_at = self._looked_at = self._hard_at = 0.0
+        self._throttling = Throttling()
+        self._is_starved = False
+
+    @property
+    def look_s(self) -> float:
+        """At least so long is between two looks."""
+        return _SELDOM_S if self._is_starved else _LOOK_S
 
     @property
     def look_again_s(self) -> float | None:
@@ -68,7 +82,7 @@ class House:
         if self._is_more_to_learn:
             return 0.0
         if any(queue.works for queue in self._queues.values()):
-            return _LOOK_S
+            return self.look_s
         return _LOOK_ABROAD_S if self._abroad.has_others else None
 
     def hear(self, line: socket.socket, pid: int, said: Said) -> None:
@@ -85,9 +99,9 @@ class House:
             if queue is None:
                 return
             if said.kind == messages.QUEUED:
-                indices = said.indices()
-                queue.add(said.number, indices, said.taken, said.waited_s, now())
-                self._changed.notify(min(len(self._threads), queue.looks(len(indices))))
+                queue.add(said.number, said.indices(), said.taken, said.waited_s, now())
+                if not self._is_starved:
+                    self._changed.notify()
             elif said.kind == messages.OVER:
                 queue.clear(said.taken)
                 if queue.bringing.far is not None:
@@ -215,13 +229,15 @@ class House:
                     self._changed.wait()
                 queue, work, index = found
                 queue.busy += 1
-            outcome, took_s, is_lost = Brought.LEFT, 0.0, False
+            outcome, took_s, is_lost, began = Brought.LEFT, 0.0, False, now()
             try:
-                outcome, took_s = _bring(queue.bringing, work, queue.paths(index))
+                outcome, took_s = bring_all(queue.bringing, work, queue.paths(index), self._wake_another)
             except OSError:
                 is_lost = not queue.bringing.near.store.is_there()
             except ValueError:
                 pass  # a path that is none: a worker will say so
+            if not took_s and now() - began > _WAITED_S:
+                self._wake_another()
             with self._changed:
                 queue.busy -= 1
                 if is_lost:
@@ -239,7 +255,14 @@ class House:
                 if queue.is_closed and not queue.busy and queue not in self._queues.values():
                     self._let_go(queue)
 
+    def _wake_another(self) -> None:
+        with self._changed:
+            if any(queue.has_more for queue in self._queues.values()):
+                self._changed.notify()
+
     def _next(self, number: int) -> tuple[LoaderQueue, int, int] | None:
+        if self._is_starved:
+            return None
         home = self._homes[number]
         others = sorted(self._queues.values(), key=lambda queue: queue.needed_in_s)
         for queue in [home, *others] if home is not None else others:
@@ -253,12 +276,13 @@ class House:
     def govern(self) -> bool:
         """Move readers, if that is worth it. Returns whether there is news to publish."""
         at = now()
-        is_time = at - self._looked_at >= _LOOK_S
+        is_time = at - self._looked_at >= self.look_s
         if is_time or self._is_more_to_learn:
             self._is_more_to_learn = any(opens.learn() for opens in list(self._opens.values()))
         if not is_time:
             return False
         self._looked_at = at
+        self._is_starved = self._throttling.is_starved(at)
         for queue in list(self._queues.values()):
             queue.bringing.stager.beat()
         with self._changed:
@@ -318,16 +342,3 @@ class House:
         for thread in self._threads:
             with contextlib.suppress(RuntimeError):
                 thread.join(0.1)
-
-
-def _bring(bringing: Bringing, work: int, paths: Sequence[bytes]) -> tuple[Brought, float]:
-    """Bring the files of a sample. Returns how long reading took, too."""
-    whole, whole_s = Brought.LEFT, 0.0
-    for path in paths:
-        outcome, took_s = bringing.bring(work, path)
-        if outcome is Brought.NO_ROOM:
-            return outcome, 0.0
-        whole_s += took_s
-        if outcome is Brought.READ:
-            whole = outcome
-    return whole, whole_s

@@ -155,10 +155,6 @@ class LoaderQueue:
                     return work.number, index
         return None
 
-    def looks(self, samples: int) -> int:
-        """How many of so many samples are looked at."""
-        return samples if self._there < _SURE else 1 + samples // _EVERY
-
     def _is_looked_at(self) -> bool:
         self._passed += 1
         return self._there < _SURE or self._passed % _EVERY == 0
@@ -177,6 +173,11 @@ class LoaderQueue:
         if took_s is not None:
             self.brought += 1
             self.sample_s *= correction(self.sample_s, max(took_s, 1e-6))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to bring, and room for it."""
+        return not self.is_full and not self.is_closed and any(work.begun < len(work.indices) for work in self.works)
 
     @property
     def unread(self) -> int:

@@ -16,8 +16,6 @@ from stoker.keeper import door, messages
 from stoker.keeper.house import House
 from stoker.memory import keep_freed
 
-_LOOK_S = 0.05
-
 
 class _Caller:
     """A process that has a line to this keeper."""
@@ -53,7 +51,9 @@ class KeeperServing:
         self._publish()
         is_news = True
         while True:
-            events = self._selector.select(_LOOK_S if is_news or not self._callers else self._house.look_again_s)
+            events = self._selector.select(
+                self._house.look_s / 2 if is_news or not self._callers else self._house.look_again_s
+            )
             is_news = is_news or bool(events)
             for key, _ in events:
                 if key.data is None:

@@ -261,13 +261,16 @@ class Daemon:
 
     def _costs(self) -> tuple[float, float] | None:
         """What it costs to save a job and to start it anew, as the last leases did; and of one whole core on top."""
-        leases = self._state.leases(living=False)
         starts = [
             (one.lease.placement.demand.cpus * self._engine.rules.core, one.first_at - one.given_at)
-            for one in leases
+            for one in self._state.latest_leases(_LATEST, "first_at", "given_at")
             if one.first_at and one.given_at
-        ][-_LATEST:]
-        ends = [one.ended_at - one.told_at for one in leases if one.ended_at and one.told_at and one.first_at][-_LATEST:]
+        ]
+        ends = [
+            one.ended_at - one.told_at
+            for one in self._state.latest_leases(_LATEST, "first_at", "told_at", "ended_at")
+            if one.ended_at and one.told_at
+        ]
         if not starts:
             return None
         same_s, work_s = start_cost(starts)

@@ -32,7 +32,9 @@ class Giving:
         for known in living:
             if known.status == "planned" and not known.ending and known.lease.job_id not in busy:
                 self._start(known)
-        self._clear({self._state.name(known.lease) for known in living}, there, now)
+        names = {self._state.name(known.lease) for known in living}
+        self._told = {name: at for name, at in self._told.items() if name in names}
+        self._clear(names, there, now)
 
     def _clear(self, living: Collection[str], there: Mapping[str, bool], now: float) -> None:
         """Cancel what the cluster still has of leases that have ended. A slurmctld that was killed may hold them to run."""
@@ -69,7 +71,9 @@ class Giving:
                 if self._refusals.get(lease.job_id) != said:
                     self._tell(f"job {lease.job_id} could not be handed to the cluster, and is tried again: {said}")
                     state.note(lease.job_id, lease.number, f"the cluster said: {said}")
-        self._refusals[lease.job_id] = said
+            self._refusals[lease.job_id] = said
+        else:
+            self._refusals.pop(lease.job_id, None)
 
     def _end(self, known: KnownLease, there: Mapping[str, bool], now: float) -> None:
         lease = known.lease

@@ -1,5 +1,8 @@
 """A script for a while, as a lease would run it: how fast it is with some cores, and how much memory its processes have.
 
+A real job pays for the start of each epoch, where workers are made. So what is watched is whole epochs, if they are short
+enough to be waited for; of longer ones, a part without a start, which is then a small part of them.
+
 What it says goes to a file: nobody reads meanwhile, and a script that logs each iteration would wait for a full pipe.
 """
 
@@ -24,6 +27,10 @@ _SELDOM = 10
 _WARM = 5
 """Batches that do not count: workers start, and the first are there already."""
 _LEAST = 10
+_LONGEST = 5
+"""For whole epochs a loop is watched so many times as long as was asked for, at most."""
+_BEYOND = 0.03
+"""A part of what was watched may be beyond them: a loop is not looked at after each batch."""
 _START_S = 600.0
 _TAIL = 4096
 
@@ -98,7 +105,7 @@ def _watch(process: "subprocess.Popen[bytes]", said: IO[bytes], seconds: float) 
             first, read_first = last, sum(read.values())
         if looks % _SELDOM == 1:
             memory = max(memory, _memory(process.pid))
-        if last.left_at - first.left_at >= seconds and last.batches - first.batches >= _LEAST:
+        if is_enough(first, last, seconds):
             break
     loop.close()
     if first is None or last is None or last.batches == first.batches:
@@ -110,6 +117,16 @@ def _watch(process: "subprocess.Popen[bytes]", said: IO[bytes], seconds: float) 
             + (f" (it said: {told})" if told else "")
         )
     return _Watched(first, last, read_first, sum(read.values()), memory)
+
+
+def is_enough(first: Steps, last: Steps, seconds: float) -> bool:
+    """Whether a loop was watched for so long, and for whole epochs if it is worth waiting for the end of one."""
+    batches, took_s = last.batches - first.batches, last.left_at - first.left_at
+    if took_s < seconds or batches < _LEAST:
+        return False
+    length = last.epoch_length or 1
+    whole = -(-batches // length) * length
+    return batches % length <= _BEYOND * batches or took_s * whole / batches > _LONGEST * seconds
 
 
 def _last_line(said: IO[bytes]) -> str:

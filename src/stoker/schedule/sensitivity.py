@@ -3,8 +3,9 @@
 CPU counts are measured by halves: first the most and the fewest, then the middle of that stretch over which the rate
 changes most, as long as it changes by more than a tenth there. A count that seems slower than a smaller one is measured
 once more, since something else took its cores meanwhile. The model is corrected such that it has the rates that were
-measured, with the part of the data that was in memory meanwhile; between measured counts by what lies between. Memory is
-what the processes have, plus a part of the data that is cached; what that does is the model's.
+measured, with the part of the data that was in memory meanwhile; between measured counts by what lies between, and never
+faster than the larger of the two. Memory is what the processes have, plus a part of the data that is cached; what that does
+is the model's.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,11 +78,15 @@ def matrix_of(profile: Profile, measured: Mapping[int, MeasuredRate], process_gb
     at = sorted(measured)
     fitted = [_fitted(profile, count * core, measured[count]) for count in at]
     preps, errors = (np.interp(counts, at, values) for values in zip(*fitted, strict=True))
-    modelled = [
-        [_modelled(profile, count * core, part, prep) * error for part in parts]
-        for count, prep, error in zip(counts, preps, errors, strict=True)
-    ]
-    rates = np.maximum.accumulate(np.maximum.accumulate(np.array(modelled), axis=0), axis=1)
+    modelled = np.array(
+        [
+            [_modelled(profile, count * core, part, prep) * error for part in parts]
+            for count, prep, error in zip(counts, preps, errors, strict=True)
+        ]
+    )
+    for low, high in pairwise(at):
+        modelled[low : high - 1] = np.minimum(modelled[low : high - 1], modelled[high - 1])
+    rates = np.maximum.accumulate(np.maximum.accumulate(modelled, axis=0), axis=1)
     memory = [process_gb + part * profile.dataset.bytes / 1e9 for part in parts]
     return Matrix(
         tuple(map(float, counts)),

@@ -234,6 +234,12 @@ class State:
         query = f"SELECT * FROM leases WHERE {where} ORDER BY since, job, number"
         return [_lease(row) for row in self._base.execute(query, (job_id,) if job_id else ())]
 
+    def latest_leases(self, count: int, *known: str) -> list[KnownLease]:
+        """The last of those of which these columns are known, oldest first."""
+        where = " AND ".join(f"{name} IS NOT NULL" for name in known)
+        query = f"SELECT * FROM leases WHERE {where} ORDER BY since DESC, job DESC, number DESC LIMIT ?"
+        return [_lease(row) for row in self._base.execute(query, (count,))][::-1]
+
     def change_lease(self, lease: Lease, **values: Any) -> None:
         """Set columns of a lease."""
         self._change("leases", values, "job=? AND number=?", (lease.job_id, lease.number))

@@ -14,6 +14,8 @@ class Steps:
     """When it got the last of them."""
     began_at: float
     """When the loader that it uses now was made."""
+    epoch_length: int = 0
+    """Batches in an epoch; 0 if that is not known."""
 
 
 class CountedLoop:
@@ -26,7 +28,9 @@ class CountedLoop:
         """How far it is; None before the first batch. A script that only evaluates counts by its busiest loader."""
         records = self._following.look()
         seen = training(records) or max(records, key=lambda one: one.batches, default=None)
-        return Steps(seen.batches, seen.left_at, seen.facts.made_at) if seen is not None and seen.batches else None
+        if seen is None or not seen.batches:
+            return None
+        return Steps(seen.batches, seen.left_at, seen.facts.made_at, seen.epoch_length)
 
     def close(self) -> None:
         """Look no more."""
