@@ -158,3 +158,21 @@ def test_a_store_that_was_not_measured_still_takes_the_time_that_it_took() -> No
     waited = 1 / 300 - 1 / 480
     assert Forecast.of(known).rate(Share(prep="device")) == pytest.approx(1 / (1 / 1750 + waited))
     assert Forecast.of(known).rate(Share(prep="device", cached=1.0)) == pytest.approx(1750)
+
+
+def test_a_device_that_changes_nothing_gains_nothing_where_the_model_is_off() -> None:
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, gpu=2000.0)
+    known = on_a_gpu(rates=told, speed=Speed(2000.0, 480.0, 90.0), on_device=(OnDevice("tail", 500.0, 2000.0, 480.0),))
+    forecast = Forecast.of(known)
+    for cached in (0.0, 0.5, 1.0):
+        assert forecast.rate(Share(cached=cached, prep="tail")) == pytest.approx(forecast.rate(Share(cached=cached)))
+
+
+def test_why_no_cache_is_enough_is_said_of_the_device_that_was_asked_about() -> None:
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, storage=0.0, storage_by_readers={}, gpu=2000.0)
+    known = on_a_gpu(rates=replace(told, handover=1000.0))
+    for answer in (
+        smallest_cache(Forecast.of(known), Share(prep="tail")),
+        fewest_cores(Forecast.of(known), Share(prep="tail")),
+    ):
+        assert answer.value is not None or "handing" not in answer.reason
