@@ -1,7 +1,10 @@
 """What an analysis measures with a part of preparing done by the device, with what stands in for the device."""
 
 import math
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from torch.utils.data import Dataset
 import stoker
 from stoker.feed import finishing
 from stoker.measure.series import Series
+from stoker.run import starts
 from stoker.run.agenda import Agenda
 from stoker.run.loop_clock import LoopClock
 from stoker.run.measured import Measured
@@ -53,15 +57,18 @@ def found_with(seen: float, loop: float) -> Measured:
     return Measured(batch=4, workers=2, gpu=Series([loop], [1.0]), cached=Series([seen], [1.0]))
 
 
+def agenda_of(found: Measured, deadline: float = math.inf) -> Agenda:
+    return Agenda(found, iterations=8, phase_s=0.3, deadline=deadline, tell=lambda *_: None, save=lambda: None)
+
+
 def measured(dataset: Any, check: Any) -> Measured:
     """Do all steps with a loop that hands each batch to `check`."""
     found = found_with(100.0, 1000.0)
     loader = stoker.DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2)
     subject = Subject(loader)
     batches = subject.batches(24)
-    options: dict[str, Any] = {"iterations": 8, "phase_s": 0.3, "deadline": math.inf}
-    agenda = Agenda(found, tell=lambda *_: None, save=lambda: None, **options)
-    clock = LoopClock(rounds=2, batch=4, **options)
+    agenda = agenda_of(found)
+    clock = LoopClock(rounds=2, batch=4, iterations=8, phase_s=0.3, deadline=math.inf)
     for phase, series, source in steps_on_device(subject, agenda, batches, agenda.finish):
         clock.begin(phase, series, time.perf_counter())
         while True:
@@ -117,3 +124,45 @@ def test_what_was_measured_is_a_document(tmp_path: Any) -> None:
     found.granted_s = 12.0
     found.save(tmp_path / "found.json")
     assert Measured.load(tmp_path / "found.json") == found
+
+
+def test_time_is_granted_once_however_often_the_script_is_started() -> None:
+    found = found_with(100.0, 1000.0)
+    first = agenda_of(found, 100.0)
+    first.grant(72.0)
+    assert (first.deadline, found.granted_s) == (172.0, 72.0)
+    second = agenda_of(found, 100.0)
+    second.grant(72.0)
+    assert (second.deadline, found.granted_s) == (100.0, 72.0)
+
+
+def test_a_start_after_one_that_was_granted_time_has_what_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, limits = tmp_path / "measured.json", []
+
+    def run(words: Any, settings: Any, limit_s: float, show: Any) -> tuple[int, float]:
+        limits.append(limit_s)
+        Measured(loaders=1, granted_s=72.0).save(place)
+        return 0, time.monotonic()
+
+    monkeypatch.setattr(starts, "_run_script", run)
+    settings = {"phase_s": 6.0, "measured": str(place), "loader": None}
+    starts.measure(["script.py"], settings, lambda: None)
+    assert limits[0] == pytest.approx(135.0)
+    assert limits[1:] == pytest.approx([207.0] * 3, abs=1.0)
+
+
+def test_a_script_has_the_time_that_it_was_granted_and_is_told_what_it_took(tmp_path: Path) -> None:
+    place = tmp_path / "measured.json"
+    Measured(began=1.0, granted_s=5.0).save(place)  # of an earlier start: that is in the limit
+
+    def show() -> None:
+        Measured(began=2.0, granted_s=6.0).save(place)
+
+    began = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
+    starts._wait(process, place, 1.0, show)
+    assert 2.0 < time.monotonic() - began < 5.0
+    found = Measured.load(place)
+    assert found is not None and "after 2 s" in found.word and "after 2 s" in found.notes[0]
