@@ -4,7 +4,9 @@ import math
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +15,12 @@ from tests.feed.test_finishing import Files, decodes
 from torch.utils.data import Dataset
 
 import stoker
+from stoker.device.decoder import COLUMNS
 from stoker.feed import finishing
+from stoker.feed.coming import AHEAD
+from stoker.feed.finishing import Decoding
 from stoker.measure.series import Series
-from stoker.run import starts
+from stoker.run import on_device, starts
 from stoker.run.agenda import Agenda
 from stoker.run.loop_clock import LoopClock
 from stoker.run.measured import Measured
@@ -124,6 +129,86 @@ def test_what_was_measured_is_a_document(tmp_path: Any) -> None:
     found.granted_s = 12.0
     found.save(tmp_path / "found.json")
     assert Measured.load(tmp_path / "found.json") == found
+
+
+class Careful(Files):
+    """Its own code leaves out a picture that is damaged inside, which only who decodes it notices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tables = self.files[13].index(b"\xff\xc4") + 5
+        self.files[13] = self.files[13][:tables] + bytes([255] * 16) + self.files[13][tables + 16 :]
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            return super().__getitem__(index)
+        except OSError:
+            return super().__getitem__(index + 1)
+
+
+def test_a_picture_whose_damage_the_dataset_catches_does_not_end_the_analysis(decodes: None) -> None:
+    found = measured(Careful(), lambda *_: None)
+    for rates in (found.prep_on_device, found.loop_on_device, found.cached_on_device):
+        assert list(rates) == ["tail"]
+    (note,) = [note for note in found.notes if "--prep device" in note]
+    assert "it failed (OSError: broken data stream" in note
+    assert {"prep device", "loop device", "cached device"} <= set(found.done)  # another start has nothing to do
+
+
+def test_a_device_that_fails_is_why_and_not_the_samples(decodes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no C compiler")
+
+    failed: dict[Any, str] = {}
+    monkeypatch.setattr(finishing, "_failed", failed)
+    monkeypatch.setattr(finishing, "_obstacle_to_decoding", lambda device: failed.get(device, ""))
+    monkeypatch.setattr(finishing.Finishing, "_submit", fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = measured(Files(), lambda *_: None)
+    assert list(found.prep_on_device) == ["tail"]
+    assert any(
+        "--prep device was not measured: the GPU failed: RuntimeError: no C compiler" in note for note in found.notes
+    )
+
+
+@pytest.mark.parametrize("deadline", [math.inf, 0.0], ids=["done", "too late"])
+def test_workers_are_not_started_where_nothing_is_to_be_measured(deadline: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = found_with(100.0, 1000.0)
+    if deadline:
+        found.done = [f"{what} {part}" for part in ("tail", "device") for what in ("prep", "loop", "cached")]
+    subject = SimpleNamespace(on_device=lambda *_: pytest.fail("workers"))
+    assert not list(steps_on_device(subject, agenda_of(found, deadline), [], lambda _: None))  # type: ignore[arg-type]
+
+
+def test_beside_the_loop_as_many_are_decoded_as_ahead_of_it() -> None:
+    begun: list[Any] = []
+
+    def finish(batch: Any, rest: Any) -> Any:
+        begun.append(batch)
+        return Decoding([batch], [])
+
+    kept = SimpleNamespace(kept=[SimpleNamespace(fresh=lambda: (0, ()))], finish=finish)
+    batches = on_device._finished_beside(kept, "device")  # type: ignore[arg-type]
+    for taken in range(1, 4):
+        next(batches)
+        assert len(begun) == taken + AHEAD
+
+
+@pytest.mark.parametrize("part", ["tail", "device"])
+def test_what_is_kept_is_in_no_slot(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot is page-locked, and is not copied where something page-locked is asked for."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    slot = torch.arange(48, dtype=torch.uint8)
+    table = torch.zeros((1, len(COLUMNS)), dtype=torch.int64)
+    batch, rest = (
+        ([slot, 3], ("tail", [((0,), False, ())])) if part == "tail" else (([None, 3], [(slot, table)]), (part, ()))
+    )
+    kept = on_device._Unfinished(batch, rest)
+    expected = slot.clone()
+    slot.zero_()  # a worker has the slot again
+    again, _ = kept.fresh()
+    assert torch.equal(again[0] if part == "tail" else again[1][0][0], expected)
 
 
 def test_time_is_granted_once_however_often_the_script_is_started() -> None:
