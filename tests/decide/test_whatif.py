@@ -176,3 +176,12 @@ def test_why_no_cache_is_enough_is_said_of_the_device_that_was_asked_about() -> 
         fewest_cores(Forecast.of(known), Share(prep="tail")),
     ):
         assert answer.value is not None or "handing" not in answer.reason
+
+
+def test_a_device_that_prepares_as_fast_as_samples_are_read_makes_no_storage_faster() -> None:
+    """Its workers only read, and chance alone makes them faster than reading from the cache was seen to be."""
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, gpu=1e5, cache=5000.0)
+    fast = OnDevice("device", 6000.0, 1e5, 6000.0)
+    forecast = Forecast.of(on_a_gpu(rates=told, speed=Speed(1e5, 500.0, 160.0), on_device=(fast,)))
+    assert forecast.rate(Share(prep="device", cached=1.0)) == pytest.approx(6000)
+    assert forecast.rate(Share(prep="device")) <= 200

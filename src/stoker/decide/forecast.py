@@ -77,7 +77,9 @@ class Forecast:
         rates = profile.rates
         more = seen.prep / rates.prep
         by_workers = {count: more * rate for count, rate in rates.prep_by_workers.items()}
-        rates = replace(rates, gpu=seen.loop, prep=seen.prep, prep_by_workers=by_workers, prep_by_threads={}, handover=0.0)
+        cache = max(rates.cache, seen.prep) if rates.cache else 0.0  # samples were read in it, so that is as fast at least
+        rates = replace(rates, gpu=seen.loop, prep=seen.prep, cache=cache, handover=0.0)
+        rates = replace(rates, prep_by_workers=by_workers, prep_by_threads={})
         expected = predict(rates, Share(workers=profile.workers, cached=1.0))
         cached = seen.cached / expected.rate
         cold = cached * host.cold / host.cached
