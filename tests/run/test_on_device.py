@@ -66,10 +66,10 @@ def agenda_of(found: Measured, deadline: float = math.inf) -> Agenda:
     return Agenda(found, iterations=8, phase_s=0.3, deadline=deadline, tell=lambda *_: None, save=lambda: None)
 
 
-def measured(dataset: Any, check: Any) -> Measured:
+def measured(dataset: Any, check: Any, **options: Any) -> Measured:
     """Do all steps with a loop that hands each batch to `check`."""
     found = found_with(100.0, 1000.0)
-    loader = stoker.DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2)
+    loader = stoker.DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2, **options)
     subject = Subject(loader)
     batches = subject.batches(24)
     agenda = agenda_of(found)
@@ -100,9 +100,10 @@ def test_the_tail_is_measured_with_batches_that_are_right_each_time() -> None:
     assert any("GPU" in note or "device" in note for note in found.notes)  # this host has no engine for files
 
 
-def test_decoding_is_measured_too(decodes: None) -> None:
+@pytest.mark.parametrize("seed", [None, 7])
+def test_decoding_is_measured_too(seed: int | None, decodes: None) -> None:
     seen = []
-    found = measured(Files(), lambda numbers, *_: seen.append(float(numbers.mean())))
+    found = measured(Files(), lambda numbers, *_: seen.append(float(numbers.mean())), seed=seed)
     assert list(found.prep_on_device) == list(found.loop_on_device) == list(found.cached_on_device) == ["tail", "device"]
     assert all(series.rate > 0 for series in found.cached_on_device.values())
     assert all(map(math.isfinite, seen))
@@ -251,3 +252,18 @@ def test_a_script_has_the_time_that_it_was_granted_and_is_told_what_it_took(tmp_
     assert 2.0 < time.monotonic() - began < 5.0
     found = Measured.load(place)
     assert found is not None and "after 2 s" in found.word and "after 2 s" in found.notes[0]
+
+
+def test_a_script_whose_time_was_over_with_its_first_start_was_started_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "measured.json"
+
+    def run(*_: Any) -> tuple[int, float]:
+        Measured(loaders=1).save(place)
+        return 0, time.monotonic() - 1000.0
+
+    monkeypatch.setattr(starts, "_run_script", run)
+    _, found = starts.measure(["script.py"], {"phase_s": 6.0, "measured": str(place), "loader": None}, lambda: None)
+    assert found is not None
+    assert found.notes == ["the script ended before all was measured, although it was started once"]
