@@ -1,8 +1,8 @@
 """Predict the speed of a job with other cores, cache, storage or device, from its profile.
 
-PROFILE is what `stoker analyze` wrote. Without options: tables of cores, cache, storage and device, the smallest cache and
-the fewest cores that remove the stall, and what would help most. With options, the prediction for these together. All
-numbers are in proportion to what was measured: "as measured" is the speed of the script's own loop.
+PROFILE is what `stoker analyze` wrote. Without options: tables of cores, cache, storage and device, and of --prep where it
+was measured; the smallest cache and the fewest cores that remove the stall. With options, the prediction for these
+together. All numbers are in proportion to what was measured: "as measured" is the speed of the script's own loop.
 
 With --hosts the job runs on several hosts like the measured one, each with a cache for that fraction of the dataset, and
 reads what another host has in its cache from there, over links of that rate.
