@@ -166,6 +166,8 @@ def test_a_device_that_changes_nothing_gains_nothing_where_the_model_is_off() ->
     forecast = Forecast.of(known)
     for cached in (0.0, 0.5, 1.0):
         assert forecast.rate(Share(cached=cached, prep="tail")) == pytest.approx(forecast.rate(Share(cached=cached)))
+    all_cached = replace(known, cached=1.0)
+    assert Forecast.of(all_cached).rate(Share(cached=1.0, prep="tail")) == pytest.approx(480)
 
 
 def test_why_no_cache_is_enough_is_said_of_the_device_that_was_asked_about() -> None:

@@ -82,7 +82,7 @@ class Forecast:
         rates = replace(rates, prep_by_workers=by_workers, prep_by_threads={})
         expected = predict(rates, Share(workers=profile.workers, cached=1.0))
         cached = seen.cached / expected.rate
-        cold = cached * host.cold / host.cached
+        cold = cached * (host.cold / host.cached if profile.cached < 1 else 1.0)
         speed = profile.speed
         if speed.cold and speed.cached and not rates.storage:  # reading is known by the loop's waiting for it alone
             waiting_s = max(0.0, 1 / speed.cold - 1 / speed.cached)
