@@ -1,6 +1,7 @@
 """What an analysis measures with a part of preparing done by the device, with what stands in for the device."""
 
 import math
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests.feed.test_finishing import Files, decodes
+from tests.tries import HANG_S
 from torch.utils.data import Dataset
 
 import stoker
@@ -34,6 +36,11 @@ SHAPE = 3, 40, 40
 
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    trains_here(monkeypatch)
+
+
+def trains_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the processor stand in for the device of training."""
     monkeypatch.setattr(finishing, "device_of_training", lambda: torch.device("cpu"))
     monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
 
@@ -67,13 +74,14 @@ def agenda_of(found: Measured, deadline: float = math.inf) -> Agenda:
 
 
 def measured(dataset: Any, check: Any, **options: Any) -> Measured:
-    """Do all steps with a loop that hands each batch to `check`."""
+    """Do all steps with a loop that hands each batch to `check`. Ranks of a process group do them together."""
     found = found_with(100.0, 1000.0)
-    loader = stoker.DataLoader(dataset, batch_size=4, shuffle=True, num_workers=2, **options)
+    loader = stoker.DataLoader(dataset, batch_size=4, num_workers=2, **{"shuffle": True, **options})
     subject = Subject(loader)
     batches = subject.batches(24)
     agenda = agenda_of(found)
-    clock = LoopClock(rounds=2, batch=4, iterations=8, phase_s=0.3, deadline=math.inf)
+    agree: dict[str, Any] = {"agree": agenda.ranks.largest_of} if agenda.ranks.world > 1 else {}
+    clock = LoopClock(rounds=2, batch=4, iterations=8, phase_s=0.3, deadline=math.inf, **agree)
     for phase, series, source in steps_on_device(subject, agenda, batches, agenda.finish):
         clock.begin(phase, series, time.perf_counter())
         while True:
@@ -267,3 +275,63 @@ def test_a_script_whose_time_was_over_with_its_first_start_was_started_once(
     _, found = starts.measure(["script.py"], {"phase_s": 6.0, "measured": str(place), "loader": None}, lambda: None)
     assert found is not None
     assert found.notes == ["the script ended before all was measured, although it was started once"]
+
+
+RANK = """
+import sys
+import pytest, torch
+from tests.feed.test_finishing import Files, stand_in_for_a_gpu
+from tests.run.test_on_device import Careful, measured, trains_here
+from stoker.feed import finishing
+
+class Late(Careful):
+    def __len__(self): return 10**5
+
+    def __getitem__(self, index): return super().__getitem__(13 if index > 60 and index % 16 == 0 else index % 5 + 1)
+
+class Whole(Files):
+    def __len__(self): return 10**5
+
+    def __getitem__(self, index): return super().__getitem__(index % 5 + 1)
+
+if __name__ == "__main__":
+    how, place, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    torch.distributed.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=2)
+    monkeypatch = pytest.MonkeyPatch()
+    trains_here(monkeypatch), stand_in_for_a_gpu(monkeypatch)
+    if rank and how == "cannot":
+        monkeypatch.setattr(finishing, "_obstacle_to_decoding", lambda _: "it has no engine")
+    found = measured(Late() if rank and how == "fails" else Whole(), lambda *_: None, shuffle=False)
+    torch.distributed.barrier()
+    rates = found.prep_on_device, found.loop_on_device, found.cached_on_device
+    print({kind: [round(one[kind].rate) for one in rates] for kind in rates[0]}, found.done)
+    print(*found.notes)
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("how", "words"), [("cannot", "it has no engine"), ("fails", "it failed (OSError: broken data")])
+def test_ranks_go_together_where_one_of_them_cannot_go_on(how: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(RANK)
+    root, place = str(Path(__file__).parents[2]), str(tmp_path / "ranks")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "rank.py", how, place, str(rank)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        (first, errors), (second, others) = (rank.communicate(timeout=HANG_S) for rank in ranks)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], errors + others
+    assert first.splitlines()[0] == second.splitlines()[0]
+    assert first.startswith("{'tail': [")
+    assert "'device'" not in first.splitlines()[0].partition("}")[0]
+    assert "another rank" in first and words in second
