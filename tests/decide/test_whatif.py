@@ -187,3 +187,15 @@ def test_a_device_that_prepares_as_fast_as_samples_are_read_makes_no_storage_fas
     forecast = Forecast.of(on_a_gpu(rates=told, speed=Speed(1e5, 500.0, 160.0), on_device=(fast,)))
     assert forecast.rate(Share(prep="device", cached=1.0)) == pytest.approx(6000)
     assert forecast.rate(Share(prep="device")) <= 200
+
+
+def test_with_the_device_too_nothing_is_faster_from_storage_than_from_the_cache() -> None:
+    """Here the model is cautious about storage, and was seen to be so where that mattered."""
+    told = rates(
+        prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, gpu=2000.0, storage=4000.0, storage_by_readers={2: 4000.0}
+    )
+    known = on_a_gpu(rates=told, speed=Speed(2000.0, 480.0, 479.0))
+    forecast = Forecast.of(known)
+    assert forecast.scale.cold > 1.05 * forecast.scale.cached
+    for part, seen in (("tail", 610.0), ("device", 1750.0)):
+        assert forecast.rate(Share(prep=part)) <= 1.001 * seen

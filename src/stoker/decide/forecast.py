@@ -72,7 +72,8 @@ class Forecast:
     def _with_device(cls, profile: Profile, seen: OnDevice, host: Scale) -> Self:
         """The forecast for a device that does a part of preparing: other rates of workers and loop, the same storage.
 
-        From storage it was not seen. There the model is taken to be as far off as it was on the host.
+        From storage it was not seen. There the model is taken to be as far off as it was on the host; no storage is faster
+        than what is cached.
         """
         rates = profile.rates
         more = seen.prep / rates.prep
@@ -83,6 +84,7 @@ class Forecast:
         expected = predict(rates, Share(workers=profile.workers, cached=1.0))
         cached = seen.cached / expected.rate
         cold = cached * (host.cold / host.cached if profile.cached < 1 else 1.0)
+        cold = min(cold, seen.cached / predict(rates, Share(workers=profile.workers, cached=profile.cached)).rate)
         speed = profile.speed
         if speed.cold and speed.cached and not rates.storage:  # reading is known by the loop's waiting for it alone
             waiting_s = max(0.0, 1 / speed.cold - 1 / speed.cached)
