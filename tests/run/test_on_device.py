@@ -105,6 +105,7 @@ def test_the_tail_is_measured_with_batches_that_are_right_each_time() -> None:
     for rates in (found.prep_on_device, found.loop_on_device, found.cached_on_device):
         assert rates["tail"].rate > 0
     assert found.done[:3] == ["prep tail", "loop tail", "cached tail"]
+    assert "what the GPU could prepare" in found.parts
     assert any("GPU" in note or "device" in note for note in found.notes)  # this host has no engine for files
 
 
