@@ -86,6 +86,9 @@ def test_nothing_is_left_of_what_cannot_be_written(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
 
 
+DEVICE = {"where": "tail", "prep": 640.0, "loop": 900.0, "cached": 600.0}
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -105,6 +108,13 @@ def test_nothing_is_left_of_what_cannot_be_written(tmp_path: Path) -> None:
         (changed("advice", value=["more"]), r"advice\[0\] must be an object"),
         (changed("advice", value="more"), "advice must be a list"),
         (changed("rates", value={"gpu": 1.0}), "rates lacks prep, storage, cache"),
+        (
+            changed("on_device", value=[DEVICE | {"where": "gpu"}]),
+            r"on_device\[0\] must be for tail or device",
+        ),
+        (changed("on_device", value=[DEVICE | {"loop": 0.0}]), r"on_device\[0\] must be .* with rates above 0"),
+        (changed("on_device", value=[DEVICE | {"loop": -1.0}]), r"on_device\[0\].loop must be a number that is finite"),
+        (changed("on_device", value=[DEVICE, DEVICE]), "on_device has the same part twice"),
         ([], "it is not a JSON object"),
     ],
 )

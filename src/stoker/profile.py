@@ -193,21 +193,21 @@ class Profile:
             raise ConfigError(f"limit must be one of {', '.join(LIMITS)}, not {self.limit!r}")
         if self.workers_kind not in ("processes", "threads"):
             raise ConfigError(f"workers_kind must be 'processes' or 'threads', not {self.workers_kind!r}")
+        on_device = [(one, f"on_device[{number}]") for number, one in enumerate(self.on_device)]
         for part, name in (
             (self.host, "host"), (self.dataset, "dataset"), (self.speed, "speed"), (self.stalls, "stalls"),
-            (self.confidence, "confidence"), (self, ""), *((one, "on_device") for one in self.on_device),
+            (self.confidence, "confidence"), (self, ""), *on_device,
         ):  # fmt: skip
             _check_numbers(part, name)
-        for name, value in (
-            ("stalls.prep", self.stalls.prep),
-            ("stalls.fetch", self.stalls.fetch),
-            ("cached", self.cached),
-        ):
+        fractions = {"stalls.prep": self.stalls.prep, "stalls.fetch": self.stalls.fetch, "cached": self.cached}
+        for name, value in fractions.items():
             if value > 1:
                 raise ConfigError(f"{name} is a fraction from 0 to 1, not {value}")
-        for one in self.on_device:
+        for one, name in on_device:
             if one.where not in DEVICE_PARTS or not (one.prep and one.loop and one.cached):
-                raise ConfigError(f"on_device is for {' or '.join(DEVICE_PARTS)}, with rates above 0, not {one}")
+                raise ConfigError(f"{name} must be for {' or '.join(DEVICE_PARTS)}, with rates above 0")
+        if len({one.where for one in self.on_device}) < len(self.on_device):
+            raise ConfigError("on_device has the same part twice")
         for name, count in (("batch_size", self.batch_size), ("prefetch", self.prefetch), ("world", self.world)):
             if count < 1:
                 raise ConfigError(f"{name} must be 1 or more, not {count}")

@@ -71,6 +71,27 @@ def test_numbers_and_kinds_of_workers(path: str, capsys: Captured) -> None:
     assert "2 threads, 0% cached" in capsys.readouterr().out
 
 
+def with_device(path: str) -> str:
+    document = json.loads(Path(path).read_text())
+    document["workers_kind"] = "threads"
+    document["on_device"] = [{"where": "tail", "prep": 1900.0, "loop": 990.0, "cached": 950.0}]
+    Path(path).write_text(json.dumps(document))
+    return path
+
+
+def test_where_pixels_are_computed(path: str, capsys: Captured) -> None:
+    found = asked(with_device(path), capsys, "--prep", "tail", "--cache", "1")
+    assert found["asked"][0]["where"] == "tail" and found["now"]["where"] == "host"
+    assert found["asked"][0]["rate"] == pytest.approx(950)
+    assert found["asked"][0]["prep"] > 1000  # a rate
+    assert not found["asked"][0]["threads"]  # these leave nothing to a device
+    assert [row["where"] for row in asked(path, capsys)["prep"]] == ["host", "tail"]
+    assert main(["whatif", path, "--prep", "tail"]) == 0
+    assert "worker, 0% cached, --prep tail" in capsys.readouterr().out.replace("workers", "worker")
+    assert main(["whatif", path, "--prep", "tail", "--kind", "threads"]) == 1
+    assert "not with --kind threads" in capsys.readouterr().err
+
+
 def test_a_table_for_people_has_its_columns_in_line(path: str, capsys: Captured) -> None:
     main(["whatif", path, "--cores", "1,16", "--cache", "0.35", "--storage", "3x", "--gpu", "1.5"])
     lines = [line for line in capsys.readouterr().out.splitlines() if ".." in line]

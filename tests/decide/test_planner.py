@@ -115,7 +115,7 @@ def test_a_device_prepares_where_it_was_faster(tmp_path: Path) -> None:
     decision = decide(on_a_gpu())
     assert (decision.plan.prep, decision.plan.workers) == ("device", "processes")
     assert decision.after.rate == pytest.approx(1750, rel=0.01)
-    assert "last bit of some pixels" in decision.reasons["prep"]
+    assert decision.reasons["prep"].endswith("last bit of some pixels: 1,750 samples/s, where 480 come without")
     (tmp_path / "plan.toml").write_text(render(decision.plan, decision.reasons))
     assert Plan.load(tmp_path / "plan.toml").prep == "device"
     as_good = replace(on_a_gpu().on_device[1], cached=620.0, loop=625.0)

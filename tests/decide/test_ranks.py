@@ -12,7 +12,7 @@ from stoker.decide.planner import decide, render
 from stoker.decide.ranks import RanksDecision, decide_ranks
 from stoker.errors import ConfigError
 from stoker.plan import MOST_READERS, READERS, Plan
-from stoker.profile import Profile, Rates
+from stoker.profile import OnDevice, Profile, Rates, Speed
 
 
 def on_eight_cores(**values: object) -> Profile:
@@ -132,3 +132,14 @@ def test_more_readers_than_usual_are_asked_for_where_storage_makes_wait() -> Non
     assert READERS < made.decision.plan.readers <= MOST_READERS
     assert row(made, "reading") == ("", str(made.decision.plan.readers))
     assert decide_ranks(on_eight_cores(gpu=300.0), 1, 2).decision.plan.readers is None
+
+
+def test_what_the_device_prepares_is_in_the_table_and_what_is_left_to_workers_is_less() -> None:
+    told = on_eight_cores(gpu=6000.0, prep=1500.0, prep_by_workers={1: 400.0, 4: 1500.0}, storage=8000.0)
+    told = replace(told, speed=Speed(6000.0, 1400.0, 1200.0), on_device=(OnDevice("device", 12000.0, 5800.0, 5700.0),))
+    made, without = decide_ranks(told, 1, 1), decide_ranks(replace(told, on_device=()), 1, 1)
+    assert row(made, "pixels") == ("--prep device", "")
+    assert made.decision.plan.prep == "device"
+    assert not [one for one in without.rows if one.name == "pixels"]
+    of_workers = [int(row(one, "preparing")[1]) / int(row(one, "workers")[1]) for one in (made, without)]
+    assert of_workers[0] < of_workers[1]

@@ -158,3 +158,44 @@ def test_a_store_that_was_not_measured_still_takes_the_time_that_it_took() -> No
     waited = 1 / 300 - 1 / 480
     assert Forecast.of(known).rate(Share(prep="device")) == pytest.approx(1 / (1 / 1750 + waited))
     assert Forecast.of(known).rate(Share(prep="device", cached=1.0)) == pytest.approx(1750)
+
+
+def test_a_device_that_changes_nothing_gains_nothing_where_the_model_is_off() -> None:
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, gpu=2000.0)
+    known = on_a_gpu(rates=told, speed=Speed(2000.0, 480.0, 90.0), on_device=(OnDevice("tail", 500.0, 2000.0, 480.0),))
+    forecast = Forecast.of(known)
+    for cached in (0.0, 0.5, 1.0):
+        assert forecast.rate(Share(cached=cached, prep="tail")) == pytest.approx(forecast.rate(Share(cached=cached)))
+    all_cached = replace(known, cached=1.0)
+    assert Forecast.of(all_cached).rate(Share(cached=1.0, prep="tail")) == pytest.approx(480)
+
+
+def test_why_no_cache_is_enough_is_said_of_the_device_that_was_asked_about() -> None:
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, storage=0.0, storage_by_readers={}, gpu=2000.0)
+    known = on_a_gpu(rates=replace(told, handover=1000.0))
+    for answer in (
+        smallest_cache(Forecast.of(known), Share(prep="tail")),
+        fewest_cores(Forecast.of(known), Share(prep="tail")),
+    ):
+        assert answer.value is not None or "handing" not in answer.reason
+
+
+def test_a_device_that_prepares_as_fast_as_samples_are_read_makes_no_storage_faster() -> None:
+    """Its workers only read, and chance alone makes them faster than reading from the cache was seen to be."""
+    told = rates(prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, gpu=1e5, cache=5000.0)
+    fast = OnDevice("device", 6000.0, 1e5, 6000.0)
+    forecast = Forecast.of(on_a_gpu(rates=told, speed=Speed(1e5, 500.0, 160.0), on_device=(fast,)))
+    assert forecast.rate(Share(prep="device", cached=1.0)) == pytest.approx(6000)
+    assert forecast.rate(Share(prep="device")) <= 200
+
+
+def test_with_the_device_too_nothing_is_faster_from_storage_than_from_the_cache() -> None:
+    """Here the model is cautious about storage, and was seen to be so where that mattered."""
+    told = rates(
+        prep=500.0, prep_by_workers={1: 250.0, 2: 500.0}, gpu=2000.0, storage=4000.0, storage_by_readers={2: 4000.0}
+    )
+    known = on_a_gpu(rates=told, speed=Speed(2000.0, 480.0, 479.0))
+    forecast = Forecast.of(known)
+    assert forecast.scale.cold > 1.05 * forecast.scale.cached
+    for part, seen in (("tail", 610.0), ("device", 1750.0)):
+        assert forecast.rate(Share(prep=part)) <= 1.001 * seen

@@ -181,3 +181,13 @@ def test_what_is_left_of_a_batch_that_failed_is_not_another_ones() -> None:
         worker.settle([(to_tensor(picture()), 1)] * 2)  # and then it could not be collated
         assert worker.settle((1, 2)) == (1, 2)  # type: ignore[arg-type, comparison-overlap]
     assert worker.take() is None
+
+
+def test_an_operand_that_another_stream_may_still_read_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "_operands", {})
+    device = torch.device("meta")
+    first = tail._operand("div", 1, device)
+    for value in range(2, 2 * tail._MOST_OPERANDS):
+        assert tail._operand("div", value, device).device == device
+    assert tail._operand("div", 1, device) is first
+    assert len(tail._operands) <= tail._MOST_OPERANDS

@@ -244,6 +244,11 @@ class OnProcessor:
 
 @pytest.fixture
 def decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_for_a_gpu(monkeypatch)
+
+
+def stand_in_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pictures decoded by the processor, in the process that trains."""
     monkeypatch.setattr(decoder, "decoder_of", functools.cache(lambda _: OnProcessor()))
     monkeypatch.setattr(finishing, "_obstacle_to_decoding", lambda _: "")
     lookalike.installed(monkeypatch)

@@ -1,8 +1,8 @@
 """Predict the speed of a job with other cores, cache, storage or device, from its profile.
 
-PROFILE is what `stoker analyze` wrote. Without options: tables of cores, cache, storage and device, the smallest cache and
-the fewest cores that remove the stall, and what would help most. With options, the prediction for these together. All
-numbers are in proportion to what was measured: "as measured" is the speed of the script's own loop.
+PROFILE is what `stoker analyze` wrote. Without options: tables of cores, cache, storage and device, and of --prep where it
+was measured; the smallest cache and the fewest cores that remove the stall. With options, the prediction for these
+together. All numbers are in proportion to what was measured: "as measured" is the speed of the script's own loop.
 
 With --hosts the job runs on several hosts like the measured one, each with a cache for that fraction of the dataset, and
 reads what another host has in its cache from there, over links of that rate.
@@ -102,7 +102,7 @@ def _asked(profile: Profile, now: Share, options: argparse.Namespace) -> list[Sh
     if options.kind is not None:
         share = replace(share, threads=options.kind == "threads")
     if options.prep is not None:
-        share = replace(share, prep=options.prep)
+        share = _with_prep(share, options)
     if options.cache is not None:
         share = replace(share, cached=_number(options.cache, "--cache"))
     if options.storage is not None:
@@ -116,6 +116,14 @@ def _asked(profile: Profile, now: Share, options: argparse.Namespace) -> list[Sh
         counts = _counts(options.workers, "--workers")
         shares = [replace(one, workers=count) for one in shares for count in counts]
     return shares
+
+
+def _with_prep(share: Share, options: argparse.Namespace) -> Share:
+    if options.prep == HOST:
+        return share
+    if options.kind == "threads":
+        raise ConfigError(f"--prep {options.prep} is done with workers that are processes, not with --kind threads")
+    return replace(share, prep=options.prep, threads=False)
 
 
 def _several(
@@ -174,8 +182,8 @@ def _counts(text: str, what: str) -> list[int]:
 
 
 def _plain(row: PredictedRow) -> dict[str, Any]:
-    """JSON has no infinity: a stage that costs nothing has no rate."""
-    values = asdict(row.share) | asdict(row.prediction)
+    """JSON has no infinity: a stage that costs nothing has no rate. `prep` is a rate, `where` is where it is done."""
+    values = asdict(row.share) | {"where": row.share.prep} | asdict(row.prediction)
     return {name: None if isinstance(value, float) and math.isinf(value) else value for name, value in values.items()}
 
 

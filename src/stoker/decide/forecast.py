@@ -59,27 +59,32 @@ class Forecast:
         expected = predict(profile.rates, now)
         cached = expected.rate / (1 - expected.fetch_stall)
         cold = seen / expected.rate if seen else 1.0
-        return cls(
-            profile.rates,
-            profile.confidence,
-            Scale(
-                cold=cold,
-                cached=profile.speed.cached / cached if profile.speed.cached else cold,
-                since=now.cached,
-                loop=max(1.0, max(seen, profile.speed.cached) / loop_rate(profile.rates.gpu, profile.rates.handover)),
-            ),
-            {one.where: cls._with_device(profile, one) for one in profile.on_device},
+        scale = Scale(
+            cold=cold,
+            cached=profile.speed.cached / cached if profile.speed.cached else cold,
+            since=now.cached,
+            loop=max(1.0, max(seen, profile.speed.cached) / loop_rate(profile.rates.gpu, profile.rates.handover)),
         )
+        on_device = {one.where: cls._with_device(profile, one, scale) for one in profile.on_device}
+        return cls(profile.rates, profile.confidence, scale, on_device)
 
     @classmethod
-    def _with_device(cls, profile: Profile, seen: OnDevice) -> Self:
-        """The forecast for a device that does a part of preparing: other rates of workers and loop, the same storage."""
+    def _with_device(cls, profile: Profile, seen: OnDevice, host: Scale) -> Self:
+        """The forecast for a device that does a part of preparing: other rates of workers and loop, the same storage.
+
+        From storage it was not seen. There the model is taken to be as far off as it was on the host; no storage is faster
+        than what is cached.
+        """
         rates = profile.rates
         more = seen.prep / rates.prep
         by_workers = {count: more * rate for count, rate in rates.prep_by_workers.items()}
-        rates = replace(rates, gpu=seen.loop, prep=seen.prep, prep_by_workers=by_workers, prep_by_threads={}, handover=0.0)
+        cache = max(rates.cache, seen.prep) if rates.cache else 0.0  # samples were read in it, so that is as fast at least
+        rates = replace(rates, gpu=seen.loop, prep=seen.prep, cache=cache, handover=0.0)
+        rates = replace(rates, prep_by_workers=by_workers, prep_by_threads={})
         expected = predict(rates, Share(workers=profile.workers, cached=1.0))
-        cached = cold = seen.cached / expected.rate
+        cached = seen.cached / expected.rate
+        cold = cached * (host.cold / host.cached if profile.cached < 1 else 1.0)
+        cold = min(cold, seen.cached / predict(rates, Share(workers=profile.workers, cached=profile.cached)).rate)
         speed = profile.speed
         if speed.cold and speed.cached and not rates.storage:  # reading is known by the loop's waiting for it alone
             waiting_s = max(0.0, 1 / speed.cold - 1 / speed.cached)
@@ -89,16 +94,19 @@ class Forecast:
     def __call__(self, share: Share) -> Prediction:
         """How fast, why not faster, and how sure that is."""
         if share.prep != HOST:
-            return self._on(share.prep)(replace(share, prep=HOST))
+            return self.on(share.prep)(replace(share, prep=HOST))
         return self._scaled(predict(self.rates, share, self.confidence), share)
 
     def rate(self, share: Share) -> float:
         """Only the speed, which is quicker to compute than the whole prediction."""
         if share.prep != HOST:
-            return self._on(share.prep).rate(replace(share, prep=HOST))
+            return self.on(share.prep).rate(replace(share, prep=HOST))
         return self._scaled(predict(self.rates, share), share).rate
 
-    def _on(self, part: str) -> "Forecast":
+    def on(self, part: str) -> "Forecast":
+        """The forecast, with its rates, for where pixels are computed. Raises ConfigError if that was not measured."""
+        if part == HOST:
+            return self
         if part not in self.on_device:
             raise ConfigError(
                 f"the speed with --prep {part} was not measured: `stoker analyze` does that where it may help"

@@ -88,7 +88,9 @@ def _on_device(
             share = there
             exact = "the same numbers" if part == TAIL else "the same but for the last bit of some pixels"
             values["prep"] = part
-            reasons["prep"] = f"{ON_DEVICE[part]}, {exact}: {forecast.rate(there):,.0f} samples/s for {before:,.0f}"
+            reasons["prep"] = (
+                f"{ON_DEVICE[part]}, {exact}: {forecast.rate(there):,.0f} samples/s, where {before:,.0f} come without"
+            )
     return share
 
 

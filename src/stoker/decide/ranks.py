@@ -109,7 +109,8 @@ def _workers(profile: Profile, made: Decision, divided: Division | None, gpus: i
         return rows
     ahead = (made.plan.prefetch_factor or profile.prefetch) * workers
     queue = Row("queue, in batches", str(ahead), str(ahead * gpus), made.reasons["prefetch_factor"])
-    return [*rows, *_stages(profile, made, divided), queue]
+    pixels = [Row("pixels", f"--prep {made.plan.prep}", "", made.reasons["prep"])] if made.plan.prep else []
+    return [*rows, *_stages(profile, made, divided), *pixels, queue]
 
 
 def _divided(profile: Profile, made: Decision, gpus: int) -> Division | None:
@@ -118,8 +119,9 @@ def _divided(profile: Profile, made: Decision, gpus: int) -> Division | None:
     if workers < 2:
         return None
     share, batch, total = made.share, profile.batch_size, workers * gpus
-    rates = scaled(profile.rates, "storage", share.storage_factor)
-    prepared = {count: predict(profile.rates, replace(share, workers=count)).prep for count in range(1, workers + 1)}
+    known = Forecast.of(profile).on(share.prep).rates
+    rates = scaled(known, "storage", share.storage_factor)
+    prepared = {count: predict(known, replace(share, workers=count)).prep for count in range(1, workers + 1)}
     prepare = SampleTime.of_rates({count * gpus: rate * gpus for count, rate in prepared.items()}, growing=False)
     needs = Needs(here=share.cached * batch, storage=(1 - share.cached) * batch)
     train_s = batch / made.after.gpu

@@ -72,7 +72,7 @@ def smallest_cache(forecast: Forecast, share: Share, target: float | None = None
     wanted = AT_LIMIT * (now.gpu if target is None else target)
     if best.rate < wanted:
         reached = f"with everything cached there are {best.rate:,.0f} samples/s of {now.gpu:,.0f}"
-        return Enough(None, f"{reached}: {_why(best, forecast.rates)}")
+        return Enough(None, f"{reached}: {_why(best, forecast.on(share.prep).rates)}")
     if now.rate >= wanted:
         return Enough(0.0, "reading from storage does not hold the loop up")
     low, high = 0.0, 1.0
@@ -93,7 +93,8 @@ def fewest_cores(forecast: Forecast, share: Share) -> Enough:
         if best.rate >= AT_LIMIT * best.gpu:
             return Enough(count, f"fewer prepare less than {best.gpu:,.0f} samples/s")
     assert best is not None
-    return Enough(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.gpu:,.0f}: {_why(best, forecast.rates)}")
+    why = _why(best, forecast.on(share.prep).rates)
+    return Enough(None, f"{most} cores give {best.rate:,.0f} samples/s of {best.gpu:,.0f}: {why}")
 
 
 def _why(prediction: Prediction, rates: Rates) -> str:

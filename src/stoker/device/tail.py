@@ -24,6 +24,7 @@ _FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 }
 NAMES = frozenset(_FUNCTIONS)
 _operands: dict[tuple[Any, Any], torch.Tensor] = {}
+"""They are used on several streams at a time, so none that is here is ever given up."""
 _MOST_OPERANDS = 256
 
 
@@ -53,14 +54,14 @@ def _operand(name: str, value: Any, device: torch.device) -> Any:
         return value
     key = device, value
     if (found := _operands.get(key)) is None:
-        if len(_operands) >= _MOST_OPERANDS:
-            _operands.clear()
         if type(value) is tuple:
             shape, content = value
             found = torch.from_numpy(np.frombuffer(content, np.float32).reshape(shape).copy())
         else:
             found = torch.tensor(value, dtype=torch.float32)
-        found = _operands[key] = found.to(device)
+        found = found.to(device)
+        if len(_operands) < _MOST_OPERANDS:
+            _operands[key] = found
     return found
 
 

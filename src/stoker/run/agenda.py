@@ -51,11 +51,19 @@ class Agenda:
         self.step = step
         return True
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline is past."""
+        return self._is_past(self.deadline)
+
     def grant(self, seconds: float) -> None:
-        """Take more time for the whole analysis, because there is more to measure than usual."""
-        self.deadline += seconds
+        """Have so much more time for the whole analysis, because there is more to measure than usual.
+
+        What an earlier start of the script was granted is in the time that this one has.
+        """
+        self.deadline += max(0.0, seconds - self.found.granted_s)
         self.left_s += seconds
-        self.found.granted_s += seconds
+        self.found.granted_s = max(seconds, self.found.granted_s)
         self.save()
 
     def finish(self, step: str) -> None:
@@ -70,7 +78,7 @@ class Agenda:
 
     def note_what_is_missing(self) -> None:
         """Note for the report what was not measured because the time was over."""
-        if self._is_past(self.deadline):
+        if self.is_over:
             self.found.note("the time was too short for all measurements (--time gives each more of it)")
 
     def say(self, what: str) -> None:

@@ -84,6 +84,7 @@ class Measured:
             "the loop": self.gpu.times,
             "preparing": self.prep,
             "cached samples in the loop": self.cached.times,
+            "what the GPU could prepare": self.cached_on_device,
             "storage": self.storage,
             "cold samples in the loop": self.cold.times,
         }

@@ -7,6 +7,7 @@ The second tells what the device's part takes from the loop. This is tried where
 """
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 
 from stoker.decide.model import AT_LIMIT
 from stoker.device.tail import at, put_at
+from stoker.errors import CommandError
+from stoker.feed.coming import AHEAD
 from stoker.feed.finishing import Decoding, why_not
 from stoker.measure.series import Series
 from stoker.plan import DEVICE, TAIL
@@ -42,6 +45,8 @@ def steps_on_device(subject: Subject, agenda: Agenda, batches: list[Any], finish
     """Measure both parts. `finish` is told of each step of the loop that is done."""
     found = agenda.found
     for part in (TAIL, DEVICE):
+        if all(step in found.done for step in _names(part)) or agenda.is_over:
+            continue
         loader = subject.on_device(itertools.cycle(batches), part)
         why = why_not(loader, part)
         if agenda.ranks.largest(float(bool(why))):
@@ -51,30 +56,85 @@ def steps_on_device(subject: Subject, agenda: Agenda, batches: list[Any], finish
         yield from _steps_of(part, loader, subject, agenda, finish)
 
 
+def _names(part: str) -> list[str]:
+    return [f"{what} {part}" for what in ("prep", "loop", "cached")]
+
+
 def _steps_of(part: str, loader: Any, subject: Subject, agenda: Agenda, finish: Callable[[str], None]) -> Iterator[Step]:
-    found = agenda.found
-    source = loader._iterate()
-    keeping = source.finishing = _Keeping(source.finishing)
-    for _ in range(_KEPT):
-        next_of(source)
+    found, ranks = agenda.found, agenda.ranks
+    iterator = loader._iterate()
+    keeping = iterator.finishing = _Keeping(iterator.finishing)
+    source = _Unbroken(iterator, keeping)
+    prep, loop, cached = _names(part)
+    source.begin()
     seen = loader.stats()
-    if agenda.ranks.largest(float(not (seen.on_device if part == TAIL else seen.decoded_on_device))):
-        found.note(f"--prep {part} was not measured: it leaves nothing of these samples to the GPU")
-    else:
-        if agenda.has_time_for(f"prep {part}"):
+    if not ranks.largest(float(bool(source.error))):
+        if ranks.largest(float(not (seen.on_device if part == TAIL else seen.decoded_on_device))):
+            why = why_not(loader, part) or "it leaves nothing of these samples to the GPU"
+            found.note(f"--prep {part} was not measured: {why}")
+            close_iterator(iterator)
+            return
+        if agenda.has_time_for(prep):
             agenda.say(f"preparing, with {_WORDS[part]}")
             Preparing(subject, agenda).measure_on_device(source, part)
-            agenda.finish(f"prep {part}")
-        if agenda.has_time_for(f"loop {part}"):
+            agenda.finish(prep)
+        if agenda.has_time_for(loop):
             series = found.loop_on_device.setdefault(part, Series())
-            yield Phase(f"the loop beside {_WORDS[part]}"), series, _finished_beside(keeping)
-            finish(f"loop {part}")
-        if agenda.has_time_for(f"cached {part}"):
+            yield Phase(f"the loop beside {_WORDS[part]}"), series, _finished_beside(keeping, part)
+            finish(loop)
+        if agenda.has_time_for(cached):
             series = found.cached_on_device.setdefault(part, Series())
-            ahead = max(2, subject.workers * (subject.prefetch + 1))
+            ahead = max(2, subject.workers * (subject.prefetch + 1)) + (AHEAD if part == DEVICE else 0)
             yield Phase(f"cached samples, with {_WORDS[part]}", ahead=ahead), series, source
-            finish(f"cached {part}")
-    close_iterator(source)
+            finish(cached)
+    close_iterator(iterator)
+    if ranks.largest(float(bool(source.error))):
+        found.note(f"--prep {part} was not measured: it failed ({source.error or 'on another rank'})")
+        for rates in (found.prep_on_device, found.loop_on_device, found.cached_on_device):
+            rates.pop(part, None)
+        found.done += [step for step in _names(part) if step not in found.done]
+
+
+class _Unbroken:
+    """Batches until one fails: a damaged picture, which the dataset itself would have caught, say.
+
+    From then on those that were kept come again, so that all ranks go on together until they agree on what to do.
+    """
+
+    def __init__(self, iterator: Iterator[Any], keeping: "_Keeping") -> None:
+        self._iterator, self._keeping = iterator, keeping
+        self._again: Iterator[Any] | None = None
+        self.error = ""
+
+    def begin(self) -> None:
+        """Take so many as are kept."""
+        try:
+            for _ in range(_KEPT):
+                next_of(self._iterator)
+        except CommandError:
+            raise
+        except Exception as error:
+            self.error = _words_of(error)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._again is None:
+            try:
+                return next(self._iterator)
+            except StopIteration:
+                raise
+            except Exception as error:
+                self.error = _words_of(error)
+            self._again = _finished_beside(self._keeping, TAIL)
+        return next(self._again)
+
+
+def _words_of(error: Exception) -> str:
+    """An error in a line. One of a worker has its traceback, and its own words at the end of it."""
+    lines = str(error).strip().splitlines() or [""]
+    return lines[-1] if len(lines) > 1 else f"{type(error).__name__}: {lines[0]}"
 
 
 class _Keeping:
@@ -92,7 +152,10 @@ class _Keeping:
 
 
 class _Unfinished:
-    """A batch as workers have made it. What the device reads of it is page-locked, as in a slot, and not copied again."""
+    """A batch as workers have made it. What the device reads of it is page-locked, as in a slot, and not copied again.
+
+    It is a copy: page-locking what is page-locked gives the same memory, and a slot that is kept is missing to the workers.
+    """
 
     def __init__(self, batch: Any, rest: tuple[Any, ...]) -> None:
         self._rest = rest
@@ -100,9 +163,9 @@ class _Unfinished:
         self._pixels: dict[Any, torch.Tensor] = {}
         if rest[0] == DEVICE:
             batch, packed = batch
-            self._packed = [(files.pin_memory(), table.clone()) for files, table in packed]
+            self._packed = [(files.clone().pin_memory(), table.clone()) for files, table in packed]
         else:
-            self._pixels = {path: at(batch, path).pin_memory() for path, *_ in rest[1]}
+            self._pixels = {path: at(batch, path).clone().pin_memory() for path, *_ in rest[1]}
             batch = KeptBatch(batch).fresh()
             for path in filter(None, self._pixels):
                 put_at(batch, path, torch.empty(0))
@@ -119,10 +182,11 @@ class _Unfinished:
         return (batch if self._packed is None else (batch, self._packed)), self._rest
 
 
-def _finished_beside(keeping: _Keeping) -> Iterator[Any]:
-    """The same few batches again and again, each finished while the loop has the one before."""
-    following: Any = None
+def _finished_beside(keeping: _Keeping, part: str) -> Iterator[Any]:
+    """The same few batches again and again. As many are decoded while the loop has one as there would be for a loader."""
+    coming: deque[Any] = deque()
     for one in itertools.cycle(keeping.kept):
-        current, following = following, keeping.finish(*one.fresh())
-        if current is not None:
-            yield current.result() if isinstance(current, Decoding) else current
+        coming.append(keeping.finish(*one.fresh()))
+        if len(coming) > (AHEAD if part == DEVICE else 0):
+            batch = coming.popleft()
+            yield batch.result() if isinstance(batch, Decoding) else batch

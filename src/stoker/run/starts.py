@@ -33,6 +33,7 @@ def measure(words: list[str], settings: dict[str, Any], show: Callable[[], objec
     """
     limit_s = max(_LEAST_S, _LIMIT * settings["phase_s"])
     deadline = time.monotonic() + limit_s + _GRACE_S  # counted anew when the script first iterates a loader
+    granted_s = 0.0
     for start in range(1 + _RESTARTS):
         left_s = max(_LEAST_S / 2, deadline - _GRACE_S - time.monotonic()) if start else limit_s
         code, began = _run_script(words, {"analyze": {**settings, "limit_s": left_s}}, left_s + _GRACE_S, show)
@@ -45,8 +46,10 @@ def measure(words: list[str], settings: dict[str, Any], show: Callable[[], objec
         if settings["loader"] and settings["loader"] > found.loaders:
             break
         deadline = (began or time.monotonic()) + limit_s + _GRACE_S if not start else deadline
+        deadline, granted_s = deadline + found.granted_s - granted_s, found.granted_s
         if start == _RESTARTS or time.monotonic() > deadline - _GRACE_S:
-            found.note(f"the script ended before all was measured, although it was started {start + 1} times")
+            times = f"{start + 1} times" if start else "once"
+            found.note(f"the script ended before all was measured, although it was started {times}")
             break
         known = ", ".join(found.parts) or "nothing yet"
         print(
@@ -92,24 +95,25 @@ def _wait(
     process: "subprocess.Popen[bytes]", place: Path, limit_s: float, show: Callable[[], object]
 ) -> tuple[int, float | None]:
     began: float | None = None
-    earlier = found.began if (found := Measured.load(place)) is not None else 0.0
+    earlier = Measured.load(place) or Measured()
     while True:
         show()
         try:
             return process.wait(_LOOK_S), began
         except subprocess.TimeoutExpired:
-            if began is None and (found := Measured.load(place)) is not None and found.began != earlier:
+            if began is None and (found := Measured.load(place)) is not None and found.began != earlier.began:
                 began = time.monotonic()
             if began is not None and time.monotonic() - began > limit_s:
-                granted = Measured.load(place)
-                if granted is None or time.monotonic() - began > limit_s + granted.granted_s:
+                more_s = (Measured.load(place) or earlier).granted_s - earlier.granted_s
+                if time.monotonic() - began > limit_s + more_s:
                     break
     _end(process)
     found = Measured.load(place)
     assert found is not None
     found.is_complete = True
-    found.word = f"the analysis was not done after {limit_s:.0f} s; measured were: {', '.join(found.parts) or 'nothing'}"
-    found.note(f"the script was stopped after {limit_s:.0f} s of analysis, before all was measured")
+    after = f"after {limit_s + more_s:.0f} s"
+    found.word = f"the analysis was not done {after}; measured were: {', '.join(found.parts) or 'nothing'}"
+    found.note(f"the script was stopped {after} of analysis, before all was measured")
     found.save(place)
     return 0, began
 
