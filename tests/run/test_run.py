@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from tests.tries import HANG_S, fastest
 
+from stoker.meter import Meter
+from stoker.run import replace
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "unmodified"
 RUN = [sys.executable, "-m", "stoker", "run"]
 BIN = Path(sys.executable).parent
@@ -74,6 +77,24 @@ def test_examples_give_the_same_losses_bit_for_bit(name: str, data: Path, tmp_pa
     assert losses(plain.stdout)
     assert losses(ours.stdout) == losses(plain.stdout)
     assert re.search(r"^stoker: \d+ batches, [\d.]+ s waiting for data, 2 workers$", ours.stderr, re.MULTILINE), ours.stderr
+
+
+@pytest.mark.parametrize("prep", ["host", "tail", "device"])
+def test_a_gpu_that_is_not_there_is_missed_in_a_line(prep: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from torch.utils.data import DataLoader\nlist(DataLoader(range(4), num_workers=1))\n")
+    done = call([*RUN, "--prep", prep, script], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = f"stoker: prep='{prep}': everything was prepared on the host: torch sees no GPU here"
+    assert (said in done.stderr.splitlines()) == (prep != "host")
+
+
+def test_what_a_gpu_has_finished_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    meter = Meter()
+    meter.batches, meter.samples, meter.on_device, meter.workers = 4, 8, 6, 1
+    monkeypatch.setattr(replace, "_meters", [meter])
+    replace._end(os.getpid(), [])
+    assert capsys.readouterr().err == "stoker: 4 batches, 0.0 s waiting for data, 1 worker, 75 % finished on the GPU\n"
 
 
 STREAM = """

@@ -87,8 +87,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--prep",
         choices=PREPS,
         help="tail: workers stop at the bytes of a picture, and the GPU turns them into numbers; batches arrive there, the "
-        "same bit for bit. device: the GPU decodes, crops, resizes and flips, too (docs/prep.md). Both where torch's "
-        "default_collate makes the batches and an optimizer has parameters on a GPU",
+        "same bit for bit. device: the GPU decodes, crops, resizes, flips and changes colours, too (docs/prep.md). Both "
+        "where torch's default_collate makes the batches and an optimizer has parameters on a GPU",
     )
     parser.add_argument(
         "--checkpoint",

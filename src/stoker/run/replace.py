@@ -15,7 +15,7 @@ from stoker.feed.hooks import HOOKS
 from stoker.host import ranks
 from stoker.internals import expected
 from stoker.meter import Meter
-from stoker.plan import Plan
+from stoker.plan import DEVICE, TAIL, Plan
 from stoker.run.ending import has_failed
 from stoker.run.inject import SETTINGS, after_import
 from stoker.run.measured import Measured
@@ -56,6 +56,8 @@ def replace(settings: dict[str, Any]) -> None:
         closing.append(watcher.close)
     if HOOKS.plan.offload is not None:
         closing.append(_nobody_to_help)
+    if HOOKS.plan.prep in (TAIL, DEVICE):
+        closing.append(_no_gpu)
     atexit.register(_end, owner, closing)
 
 
@@ -106,6 +108,13 @@ def _nobody_to_help() -> list[str]:
     return [f"stoker: offload=: everything was prepared on this host: {why}"]
 
 
+def _no_gpu() -> list[str]:
+    """What is to be said if a GPU could prepare nothing, because there is none."""
+    if not any(meter.batches for meter in _meters) or torch.cuda.is_available():
+        return []
+    return [f"stoker: prep={HOOKS.plan.prep!r}: everything was prepared on the host: torch sees no GPU here"]
+
+
 def _end(owner: int, closing: list[Any]) -> None:
     if os.getpid() != owner:
         return
@@ -126,8 +135,10 @@ def _end(owner: int, closing: list[Any]) -> None:
         cached += f", {from_peers / looked:.0%} from other hosts".replace("%", " %") if from_peers else ""
         helped = sum(meter.helped for meter in _meters)
         cached += f", {helped:,} batches made by workers of other ranks" if helped else ""
-        remote, samples = (sum(getattr(meter, name) for meter in _meters) for name in ("remote", "samples"))
+        names = "remote", "on_device", "samples"
+        remote, on_device, samples = (sum(getattr(meter, name) for meter in _meters) for name in names)
         cached += f", {remote / samples:.0%} prepared on other hosts".replace("%", " %") if remote else ""
+        cached += f", {on_device / samples:.0%} finished on the GPU".replace("%", " %") if on_device else ""
         by = f"{workers} worker{'' if workers == 1 else 's'}"
         read = f"{batches:,} batch{'' if batches == 1 else 'es'}"
         words.insert(0, f"stoker:{rank} {read}, {waited_s:.1f} s waiting for data, {by}{cached}")
