@@ -258,9 +258,8 @@ def facts_of(table: Any, places: Any, shape: Sequence[int], colours: int) -> tup
 
 def recipe_of(row: Sequence[int], shape: Sequence[int]) -> Recipe:
     """The recipe of a table's row, for a result of so many colours, rows and columns."""
-    left, top, width, height = row[5:9]
     window = row[12], row[13], shape[2], shape[1]
-    box = left, top, width, height
+    box = row[5], row[6], row[7], row[8]
     return Recipe(row[3], row[4], box, (row[9], row[10]), row[11], window, bool(row[14]), steps_in(row))
 
 

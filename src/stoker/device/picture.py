@@ -1,6 +1,6 @@
 """A stand-in for a picture, in workers: it knows its file's bytes, size and mode, and notes what is done with it.
 
-While a worker records for the device, `PIL.Image.open` gives a `Standing` for JPEG files that the hardware decodes. Crops,
+While a worker records for the device, `PIL.Image.open` gives a `StandIn` for JPEG files that the hardware decodes. Crops,
 resizes, flips and what Pillow's own `ImageEnhance` does to brightness, contrast and saturation are noted; anything else
 decodes the file here, does what was noted, and goes on as a picture of Pillow's. The transforms' own code runs, and draws
 from its own generators. Three functions of torchvision are known by name: two make a tensor of a picture, and get a
@@ -237,13 +237,13 @@ def _watch_torchvision() -> None:
 
 
 def _watch_module(module: Any, asks: Mapping[str, Any]) -> None:
-    module.__dict__[_OURS] = makers = {}
+    module.__dict__[_OURS] = ours = {}
     for name, (ask, make) in asks.items():
         function = getattr(module, name)
         if type(function) is types.FunctionType and not function.__code__.co_freevars:
             # The code, not the function: others have imported it before.
             before = types.FunctionType(function.__code__, function.__globals__, name)
-            makers[name] = functools.partial(make, before)
+            ours[name] = functools.partial(make, before)
             function.__code__ = ask.__code__
 
 
